@@ -1,0 +1,14 @@
+#pragma once
+
+#include "attn/metadata.hpp"
+
+#include <tl/expected.hpp>
+
+namespace fuzz {
+
+/// Tells a coverage-guided engine what kind of batch this is: regions present, passes, boundaries met, error kind. Two
+/// batches that run the same code but differ in these are both worth keeping. libFuzzer reads them as extra counters.
+/// For properties::Scope::observe.
+void mark_features(const attn::Batch& batch, const tl::expected<attn::Metadata, attn::Error>& built);
+
+}  // namespace fuzz

@@ -1,0 +1,247 @@
+#include "properties/golden.hpp"
+
+#include "properties/check.hpp"
+
+#include "attn/context_parallel.hpp"
+#include "attn/local_attention.hpp"
+#include "attn/metadata.hpp"
+#include "attn/reorder.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace properties {
+namespace {
+
+using json = nlohmann::json;
+using Mismatch = std::optional<std::string>;
+using Ints = std::vector<std::int32_t>;
+
+Mismatch differ(std::string_view field, const json& found, const json& expected) {
+  if (found == expected) return std::nullopt;
+  return fmt::format("{}: {}, expected {}", field, found.dump(), expected.dump());
+}
+
+json array_of(std::span<const std::int32_t> values) { return json(Ints(values.begin(), values.end())); }
+
+json rows_of(const attn::Rows<const std::int32_t>& rows, std::int64_t count) {
+  json array = json::array();
+  for (std::int64_t row = 0; row < count; ++row) array.push_back(array_of(rows[row]));
+  return array;
+}
+
+batchtext::Step step_of(const json& record) {
+  const auto query_lens = record.at("query_lens").get<Ints>();
+  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  if (query_lens.size() != seq_lens.size()) throw std::invalid_argument("query_lens and seq_lens differ in size");
+  batchtext::Step step;
+  step.config.decode_threshold = record.at("decode_threshold").get<std::int32_t>();
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < query_lens.size(); ++i) {
+    if (query_lens[i] < 0 || seq_lens[i] < 0) throw std::invalid_argument("negative length");
+    tokens += query_lens[i];
+    step.requests.push_back({query_lens[i], seq_lens[i]});
+  }
+  if (tokens > 2147483647 || static_cast<std::int64_t>(query_lens.size()) > batchtext::max_requests)
+    throw std::invalid_argument("batch beyond the limits of the text form");
+  return step;
+}
+
+// ---- build ----------------------------------------------------------------------------------------------------------
+
+Mismatch compare_region(const attn::Region& region, const char* name, const json& out) {
+  if (region.num_reqs == 0) return out.contains(name) ? Mismatch{fmt::format("{}: empty, expected some", name)} : std::nullopt;
+  if (!out.contains(name)) return fmt::format("{}: {} requests, expected none", name, region.num_reqs);
+  const json& expected = out.at(name);
+  const auto at = [&](const char* field) { return fmt::format("{}.{}", name, field); };
+  if (auto m = differ(at("max_q"), region.max_query_len, expected.at("max_q"))) return m;
+  if (auto m = differ(at("min_q"), region.min_query_len, expected.at("min_q"))) return m;
+  if (auto m = differ(at("max_s"), region.max_seq_len, expected.at("max_s"))) return m;
+  return differ(at("qsl"), array_of(region.query_start_loc), expected.at("qsl"));
+}
+
+Mismatch compare_context(const attn::ChunkedContext& context, const json& expected) {
+  if (auto m = differ("num_chunks", context.num_chunks, expected.at("num_chunks"))) return m;
+  const std::int64_t chunks = context.num_chunks;
+  if (auto m = differ("chunk_starts", rows_of(context.chunk_starts, chunks), expected.at("chunk_starts"))) return m;
+  if (auto m = differ("cu", rows_of(context.cu_seq_lens, chunks), expected.at("cu"))) return m;
+  if (auto m = differ("lens", rows_of(context.seq_lens, chunks), expected.at("lens"))) return m;
+  if (auto m = differ("seq_tot", array_of(context.seq_tot), expected.at("seq_tot"))) return m;
+  if (auto m = differ("max_seq_lens", array_of(context.max_seq_lens), expected.at("max_seq_lens"))) return m;
+  json owners = json::array();
+  for (std::int32_t chunk = 0; chunk < context.num_chunks; ++chunk) owners.push_back(array_of(context.token_to_batch(chunk)));
+  return differ("token_to_batch", owners, expected.at("token_to_batch"));
+}
+
+Mismatch compare_window(const std::optional<attn::SlidingWindow>& window, const json& extend) {
+  const bool expected = extend.contains("swa") && !extend.at("swa").is_null();
+  if (window.has_value() != expected) return fmt::format("swa: {}", expected ? "missing" : "not expected");
+  if (!window) return std::nullopt;
+  const json& swa = extend.at("swa");
+  if (auto m = differ("swa.lens", array_of(window->seq_lens), swa.at("lens"))) return m;
+  if (auto m = differ("swa.cu", array_of(window->cu_seq_lens), swa.at("cu"))) return m;
+  if (auto m = differ("swa.starts", array_of(window->seq_starts), swa.at("starts"))) return m;
+  if (auto m = differ("swa.token_to_batch", array_of(window->token_to_batch), swa.at("token_to_batch"))) return m;
+  if (auto m = differ("swa.max", window->max_seq_len, swa.at("max"))) return m;
+  return differ("swa.total", window->total_tokens, swa.at("total"));
+}
+
+json counts_of(const attn::Split& split) {
+  return {split.num_decodes,       split.num_extends,       split.num_prefills,
+          split.num_decode_tokens, split.num_extend_tokens, split.num_prefill_tokens};
+}
+
+/// Upstream takes a context that stands behind the first prefill for none; the contract names the request.
+Mismatch compare_unordered(const tl::expected<attn::Metadata, attn::Error>& built, const json& record) {
+  if (built) return "built, expected the error unordered";
+  if (built.error().kind != attn::Error::unordered) return attn::message(built.error()) + ", expected unordered";
+  const json& split = record.at("out").at("split");
+  return differ("first prefill", built.error().limit, split.at(0).get<std::int64_t>() + split.at(1).get<std::int64_t>());
+}
+
+Mismatch compare_raised(const tl::expected<attn::Metadata, attn::Error>& built, const std::string& raised) {
+  // Upstream divides by a share of 0, or counts a negative number of chunks where a context is negative.
+  if (raised == "ZeroDivisionError") {
+    if (!built && built.error().kind == attn::Error::workspace_too_small) return std::nullopt;
+    return built && built->context.num_chunks == 0 ? Mismatch{} : "expected workspace_too_small, or no chunk";
+  }
+  return built ? Mismatch{} : attn::message(built.error()) + ", expected metadata";
+}
+
+Mismatch compare_build(const json& record) {
+  batchtext::Step step = step_of(record);
+  step.config.workspace_tokens = record.at("workspace_tokens").get<std::int32_t>();
+  if (!record.at("window_left").is_null()) step.config.window_left = record.at("window_left").get<std::int32_t>();
+  const batchtext::Arrays arrays{step};
+  attn::MetadataBuilder builder;
+  const auto built = builder.build(arrays.batch());
+  // Whatever upstream says: the contract holds.
+  if (const auto finding = check_case({{step}}))
+    return fmt::format("{}: {}: {}", finding->id, finding->where, finding->difference);
+  if (record.contains("raises")) return compare_raised(built, record.at("raises").get<std::string>());
+  if (record.value("unordered", false)) return compare_unordered(built, record);
+  if (!built) return attn::message(built.error());
+
+  const json& out = record.at("out");
+  if (auto m = differ("split", counts_of(built->split), out.at("split"))) return m;
+  if (auto m = compare_region(built->decode, "decode", out)) return m;
+  if (auto m = compare_region(built->prefill, "prefill", out)) return m;
+  if (auto m = compare_region(built->extend, "extend", out)) return m;
+  if (auto m = differ("num_actual_kv_tokens", built->num_kv_tokens, out.at("num_actual_kv_tokens"))) return m;
+  if (built->extend.num_reqs == 0) return std::nullopt;
+  if (auto m = compare_context(built->context, out.at("extend"))) return m;
+  return compare_window(built->window, out.at("extend"));
+}
+
+// ---- the other functions --------------------------------------------------------------------------------------------
+
+Mismatch compare_two_way(const json& record) {
+  batchtext::Step step = step_of(record);
+  if (record.contains("num_actual_tokens")) step.num_actual_tokens = record.at("num_actual_tokens").get<std::int32_t>();
+  const batchtext::Arrays arrays{step};
+  const auto split = attn::split_decodes_prefills(arrays.batch(), record.at("require_uniform").get<bool>());
+  if (!split) return attn::message(split.error());
+  // Upstream asserts that a padded uniform batch counts its padding as tokens; the contract takes it as it is.
+  if (record.contains("raises"))
+    return differ("out", json({split->num_decodes, split->num_prefills, split->num_decode_tokens}),
+                  json({arrays.batch().num_reqs, 0, arrays.batch().num_actual_tokens}));
+  // Upstream calls padding behind prefills prefills; the contract counts it apart.
+  return differ("out", json({split->num_decodes, split->num_prefills + split->num_padding, split->num_decode_tokens, split->num_prefill_tokens}),
+                record.at("out"));
+}
+
+Mismatch compare_prefill_chunks(const json& record) {
+  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  std::vector<attn::RequestRange> chunks(seq_lens.size());
+  const auto count = attn::split_prefill_chunks(seq_lens, record.at("workspace_tokens").get<std::int32_t>(),
+                                                record.at("request_offset").get<std::int32_t>(), chunks);
+  if (!count) return attn::message(count.error());
+  json found = json::array();
+  for (std::int32_t c = 0; c < *count; ++c) found.push_back({chunks[static_cast<std::size_t>(c)].first, chunks[static_cast<std::size_t>(c)].last});
+  return differ("out", found, record.at("out"));
+}
+
+Mismatch compare_reorder(const json& record) {
+  const auto scheduled = record.at("num_scheduled_tokens").get<Ints>();
+  const auto computed = record.at("num_computed_tokens").get<Ints>();
+  Ints order(scheduled.size());
+  const auto modified = attn::reorder_batch(scheduled, computed, record.at("decode_threshold").get<std::int32_t>(), order);
+  if (!modified) return attn::message(modified.error());
+  if (auto m = differ("modified", *modified, record.at("modified"))) return m;
+  return differ("order", array_of(order), record.at("order"));
+}
+
+Mismatch compare_local_attention(const json& record) {
+  const auto query_lens = record.at("query_lens").get<Ints>();
+  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  Ints offsets{0};
+  for (const std::int32_t query_len : query_lens) offsets.push_back(offsets.back() + query_len);
+  Ints blocks;
+  std::int64_t num_cols = 0;
+  for (const json& row : record.at("block_table")) {
+    const auto columns = row.get<Ints>();
+    num_cols = static_cast<std::int64_t>(columns.size());
+    blocks.insert(blocks.end(), columns.begin(), columns.end());
+  }
+  attn::LocalAttentionInput input;
+  input.attn_chunk_size = record.at("attn_chunk_size").get<std::int32_t>();
+  input.block_size = record.at("block_size").get<std::int32_t>();
+  input.query_start_loc = offsets;
+  input.seq_lens = seq_lens;
+  input.block_table = {blocks, num_cols};
+  attn::LocalAttentionBuilder builder;
+  const auto local = builder.build(input);
+  if (!local) return attn::message(local.error());
+  const json& out = record.at("out");
+  if (auto m = differ("cu_seqlens_q", array_of(local->cu_seqlens_q), out.at("cu_seqlens_q"))) return m;
+  if (auto m = differ("seqlens_k", array_of(local->seqlens_k), out.at("seqlens_k"))) return m;
+  if (auto m = differ("k_starts", array_of(local->k_starts), out.at("k_starts"))) return m;
+  return differ("block_table", rows_of(local->block_table, static_cast<std::int64_t>(local->seqlens_k.size())), out.at("block_table"));
+}
+
+Mismatch compare_context_parallel(const json& record) {
+  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  const auto dcp_size = record.at("dcp_size").get<std::int32_t>();
+  json found = json::array();
+  for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
+    Ints local(seq_lens.size());
+    const auto done = attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, record.at("interleave").get<std::int32_t>(), local);
+    if (!done) return attn::message(done.error());
+    found.push_back(array_of(local));
+  }
+  return differ("out", found, record.at("out"));
+}
+
+struct Comparison {
+  std::string_view function;
+  Mismatch (*compare)(const json&);
+};
+constexpr std::array comparisons{Comparison{"build", compare_build},
+                                 Comparison{"split_decodes_and_prefills", compare_two_way},
+                                 Comparison{"split_prefill_chunks", compare_prefill_chunks},
+                                 Comparison{"reorder", compare_reorder},
+                                 Comparison{"local_attention", compare_local_attention},
+                                 Comparison{"dcp_local_seq_lens", compare_context_parallel}};
+
+}  // namespace
+
+tl::expected<GoldenOutcome, std::string> compare_golden(std::string_view line) {
+  // nlohmann-json reports through exceptions what does not have the shape asked for.
+  try {
+    const json record = json::parse(line);
+    const auto function = record.at("fn").get<std::string>();
+    for (const auto& [name, compare] : comparisons)
+      if (name == function) return GoldenOutcome{function, compare(record)};
+    return tl::unexpected(fmt::format("unknown function '{}'", function));
+  } catch (const std::exception& error) {
+    return tl::unexpected(std::string{error.what()});
+  }
+}
+
+}  // namespace properties

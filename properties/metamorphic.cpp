@@ -1,0 +1,231 @@
+#include "properties/compare.hpp"
+#include "properties/invariants.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace properties {
+namespace {
+
+using Order = std::vector<std::int32_t>;
+
+/// A batch made of other batches' requests, with arrays of its own.
+struct Rebuilt {
+  std::vector<std::int32_t> query_start_loc{0};
+  std::vector<std::int32_t> seq_lens;
+  std::vector<std::int32_t> seq_lens_upper_bound;
+  attn::Batch batch;
+
+  /// Requests `order` of `from`. Scalars that bound every request stay as they are.
+  Rebuilt(const attn::Batch& from, std::span<const std::int32_t> order) : batch(from) {
+    for (const std::int32_t req : order) {
+      const auto i = static_cast<std::size_t>(req);
+      query_start_loc.push_back(query_start_loc.back() + from.query_len(req));
+      if (!from.seq_lens.empty()) seq_lens.push_back(from.seq_lens[i]);
+      if (!from.seq_lens_upper_bound.empty()) seq_lens_upper_bound.push_back(from.seq_lens_upper_bound[i]);
+    }
+    batch.num_reqs = static_cast<std::int32_t>(order.size());
+    batch.query_start_loc = query_start_loc;
+    batch.seq_lens = seq_lens;
+    batch.seq_lens_upper_bound = seq_lens_upper_bound;
+    batch.num_actual_tokens = query_start_loc.back();
+  }
+};
+
+Order identity(std::int32_t count) {
+  Order order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+/// Turns each region's requests round, but for its first and last: those decide where a region begins and where
+/// padding does. Padding stays behind, also where it counts as decodes.
+Order turned_round(const attn::Batch& batch, const attn::Split& split) {
+  Order order = identity(batch.num_reqs);
+  auto begin = order.begin();
+  const std::int32_t num_decodes = std::min(split.num_decodes, attn::num_unpadded_reqs(batch));
+  for (const std::int32_t count : {num_decodes, split.num_extends, split.num_prefills}) {
+    if (count > 3) std::reverse(begin + 1, begin + count - 1);
+    begin += count;
+  }
+  return order;
+}
+
+std::int64_t sum(std::span<const std::int32_t> values) { return std::accumulate(values.begin(), values.end(), std::int64_t{0}); }
+
+/// `found[i]` is `expected[source[i]]`, for the entries of one region.
+Verdict compare_permuted(std::string_view where, std::span<const std::int32_t> found,
+                         std::span<const std::int32_t> expected, const Order& order, std::int32_t first) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto source = static_cast<std::size_t>(order[static_cast<std::size_t>(first) + i] - first);
+    if (found[i] != expected[source])
+      return Difference{fmt::format("{}[{}]", where, i), fmt::format("{}, expected entry {} of before: {}", found[i], source, expected[source])};
+  }
+  return std::nullopt;
+}
+
+Verdict compare_region_numbers(std::string_view where, const attn::Region& found, const attn::Region& expected) {
+  attn::Region numbers = found;
+  numbers.query_start_loc = expected.query_start_loc;  // permuted; S1 judges it
+  return compare(where, numbers, expected);
+}
+
+Verdict compare_permuted_context(const attn::ChunkedContext& found, const attn::ChunkedContext& expected,
+                                 const Order& order, std::int32_t first, attn::ChunkPolicy policy) {
+  if (auto v = compare("num_chunks", found.num_chunks, expected.num_chunks)) return v;
+  if (auto v = compare_permuted("context_lens", found.context_lens, expected.context_lens, order, first)) return v;
+  if (auto v = compare("seq_tot", found.seq_tot, expected.seq_tot)) return v;
+  // Packed slices depend on who stands before; C1 to C4 judge them.
+  if (policy == attn::ChunkPolicy::packed) return std::nullopt;
+  for (std::int64_t chunk = 0; chunk < found.num_chunks; ++chunk) {
+    if (auto v = compare_permuted("chunk_starts", found.chunk_starts[chunk], expected.chunk_starts[chunk], order, first)) return v;
+    if (auto v = compare_permuted("seq_lens", found.seq_lens[chunk], expected.seq_lens[chunk], order, first)) return v;
+  }
+  return compare("max_seq_lens", found.max_seq_lens, expected.max_seq_lens);
+}
+
+/// Where a batch can be cut so that no request's class changes: both parts have real rows, the front ends with one, and
+/// the rest starts with a request that alone decides its region. -1: nowhere.
+std::int32_t find_cut(const Built& built) {
+  const attn::Batch& batch = built.batch;
+  const attn::Split& split = built.metadata.split;
+  const std::int32_t first_prefill = split.num_decodes + split.num_extends;
+  const auto class_lens = batch.class_seq_lens();
+  const std::int32_t end = attn::num_unpadded_reqs(batch);
+  for (std::int32_t cut = std::max(batch.num_reqs / 2, 1); cut < end; ++cut) {
+    if (batch.query_len(cut - 1) == 0) continue;
+    const bool decides = batch.query_len(cut) > batch.config.decode_threshold &&
+                         (cut < first_prefill || class_lens[static_cast<std::size_t>(cut)] == batch.query_len(cut));
+    if (cut <= split.num_decodes || decides) return cut;
+  }
+  return -1;
+}
+
+Verdict compare_concatenated(std::string_view where, std::span<const std::int32_t> front,
+                             std::span<const std::int32_t> back, std::span<const std::int32_t> whole) {
+  std::vector<std::int32_t> both(front.begin(), front.end());
+  both.insert(both.end(), back.begin(), back.end());
+  return compare(where, std::span<const std::int32_t>{both}, whole);
+}
+
+/// A region's numbers over two parts; a part without requests says nothing.
+Verdict compare_cut_region(std::string_view name, const attn::Region& front, const attn::Region& back, const attn::Region& whole) {
+  attn::Region both = front.num_reqs > 0 ? front : back;
+  if (front.num_reqs > 0 && back.num_reqs > 0) {
+    both.num_reqs += back.num_reqs;
+    both.num_tokens += back.num_tokens;
+    both.max_query_len = std::max(front.max_query_len, back.max_query_len);
+    both.min_query_len = std::min(front.min_query_len, back.min_query_len);
+    both.max_seq_len = std::max(front.max_seq_len, back.max_seq_len);
+    both.min_seq_len = std::min(front.min_seq_len, back.min_seq_len);
+  }
+  both.first_req = whole.first_req;
+  std::vector<std::int32_t> offsets(front.query_start_loc.begin(), front.query_start_loc.end());
+  for (std::size_t i = 1; i < back.query_start_loc.size(); ++i) offsets.push_back(offsets.front() + front.num_tokens + back.query_start_loc[i]);
+  both.query_start_loc = offsets;
+  return compare(name, both, whole);
+}
+
+/// Extends with context, prefills, a window, decodes: something in every array, to be left over for the next batch.
+attn::Batch dirty_batch() {
+  static constexpr std::int32_t query_start_loc[]{0, 1, 2, 12, 22, 32, 42, 62};
+  static constexpr std::int32_t seq_lens[]{70, 71, 40, 150, 61, 10, 20};
+  attn::Batch batch;
+  batch.num_reqs = 7;
+  batch.query_start_loc = query_start_loc;
+  batch.seq_lens = seq_lens;
+  batch.num_actual_tokens = 62;
+  batch.max_query_len = 20;
+  batch.max_seq_len = 150;
+  batch.config.workspace_tokens = 64;
+  batch.config.window_left = 50;
+  return batch;
+}
+
+}  // namespace
+
+Verdict permuting_requests_permutes_entries(const Built& built) {
+  const attn::Split& split = built.metadata.split;
+  const Order order = turned_round(built.batch, split);
+  if (std::is_sorted(order.begin(), order.end())) return std::nullopt;
+  const Rebuilt permuted{built.batch, order};
+  attn::MetadataBuilder builder{built.max_entries};
+  const auto found = builder.build(permuted.batch);
+  if (!found) return Difference{"permuted build", attn::message(found.error())};
+  const attn::Metadata& expected = built.metadata;
+  if (!(found->split == split)) return Difference{"permuted split", "differs"};
+  if (auto v = compare_region_numbers("decode", found->decode, expected.decode)) return v;
+  if (auto v = compare_region_numbers("extend", found->extend, expected.extend)) return v;
+  if (auto v = compare_region_numbers("prefill", found->prefill, expected.prefill)) return v;
+  if (auto v = compare("num_kv_tokens", found->num_kv_tokens, expected.num_kv_tokens)) return v;
+  const std::int32_t first = split.num_decodes;
+  if (auto v = compare_permuted_context(found->context, expected.context, order, first, built.batch.config.chunk_policy)) return v;
+  if (!expected.window) return std::nullopt;
+  if (auto v = compare_permuted("window.seq_starts", found->window->seq_starts, expected.window->seq_starts, order, first)) return v;
+  return compare_permuted("window.seq_lens", found->window->seq_lens, expected.window->seq_lens, order, first);
+}
+
+Verdict a_cut_batch_agrees_with_the_whole(const Built& built) {
+  const std::int32_t cut = find_cut(built);
+  if (cut < 0) return std::nullopt;
+  const Order all = identity(built.batch.num_reqs);
+  const auto middle = static_cast<std::size_t>(cut);
+  const Rebuilt front{built.batch, std::span{all}.first(middle)};
+  const Rebuilt back{built.batch, std::span{all}.subspan(middle)};
+  attn::MetadataBuilder front_builder{built.max_entries};
+  attn::MetadataBuilder back_builder{built.max_entries};
+  const auto first = front_builder.build(front.batch);
+  const auto second = back_builder.build(back.batch);
+  const attn::Metadata& whole = built.metadata;
+  // Fewer extends have larger shares, and so fewer passes, but never more entries than the whole.
+  if (!first) return Difference{fmt::format("front, cut at request {}", cut), attn::message(first.error())};
+  if (!second) return Difference{fmt::format("back, cut at request {}", cut), attn::message(second.error())};
+  if (auto v = compare_cut_region("decode of both parts", first->decode, second->decode, whole.decode)) return v;
+  if (auto v = compare_cut_region("extend of both parts", first->extend, second->extend, whole.extend)) return v;
+  if (auto v = compare_cut_region("prefill of both parts", first->prefill, second->prefill, whole.prefill)) return v;
+  if (auto v = compare("num_padding of both parts", first->split.num_padding + second->split.num_padding, whole.split.num_padding)) return v;
+  if (auto v = compare("num_kv_tokens of both parts", first->num_kv_tokens + second->num_kv_tokens, whole.num_kv_tokens)) return v;
+  if (auto v = compare_concatenated("context_lens of both parts", first->context.context_lens, second->context.context_lens,
+                                    whole.context.context_lens))
+    return v;
+  if (auto v = compare("context tokens gathered by both parts", sum(first->context.seq_tot) + sum(second->context.seq_tot),
+                       sum(whole.context.seq_tot)))
+    return v;
+  if (!whole.window) return std::nullopt;
+  if (auto v = compare_concatenated("window.seq_starts of both parts", first->window->seq_starts, second->window->seq_starts,
+                                    whole.window->seq_starts))
+    return v;
+  return compare_concatenated("window.seq_lens of both parts", first->window->seq_lens, second->window->seq_lens,
+                              whole.window->seq_lens);
+}
+
+Verdict doubling_the_workspace_keeps_the_context(const Built& built) {
+  attn::Batch doubled = built.batch;
+  doubled.config.workspace_tokens =
+      static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{2} * built.batch.config.workspace_tokens, 2147483647));
+  attn::MetadataBuilder builder{built.max_entries};
+  const auto found = builder.build(doubled);
+  if (!found) return Difference{"build with twice the workspace", attn::message(found.error())};
+  if (found->context.num_chunks > built.metadata.context.num_chunks)
+    return Difference{"num_chunks with twice the workspace",
+                      fmt::format("{}, with the single one {}", found->context.num_chunks, built.metadata.context.num_chunks)};
+  const Built twice{doubled, *found, built.rows, built.max_entries};
+  auto verdict = every_context_token_is_gathered_once(twice);
+  if (!verdict) verdict = no_chunk_exceeds_the_workspace(twice);
+  if (verdict) verdict->where += ", with twice the workspace";
+  return verdict;
+}
+
+Verdict leftovers_never_reach_the_next_batch(const Built& built) {
+  attn::MetadataBuilder used{built.max_entries};
+  // What this first build says does not matter, only what it leaves behind.
+  static_cast<void>(used.build(dirty_batch()));
+  const auto again = used.build(built.batch);
+  if (!again) return Difference{"build on a used builder", attn::message(again.error())};
+  return compare(*again, built.metadata);
+}
+
+}  // namespace properties

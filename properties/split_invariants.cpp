@@ -1,0 +1,275 @@
+#include "properties/compare.hpp"
+#include "properties/invariants.hpp"
+#include "properties/naive.hpp"
+
+#include "attn/reorder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include <sys/mman.h>
+
+namespace properties {
+namespace {
+
+using naive::Row;
+using naive::RowClass;
+
+/// An array nobody may read: its pages have no access rights, so that a read ends the process on the spot. Made
+/// once; no test case leaves anything in it.
+std::span<const std::int32_t> untouchable(std::size_t count) {
+  constexpr std::size_t most = std::size_t{1} << 20;  // more requests than any text can hold
+  static const void* pages = mmap(nullptr, most * sizeof(std::int32_t), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED || count > most) return {};
+  return {static_cast<const std::int32_t*>(pages), count};
+}
+
+std::string text_of(const attn::DecodePrefillSplit& split) {
+  return fmt::format("{} decodes, {} prefills, {} padding, {} + {} tokens", split.num_decodes, split.num_prefills,
+                     split.num_padding, split.num_decode_tokens, split.num_prefill_tokens);
+}
+
+/// The two-way split by its definition.
+attn::DecodePrefillSplit naive_two_way(const std::vector<Row>& rows, std::int32_t threshold, bool require_uniform) {
+  const auto is_short = [&](const Row& row) { return row.query_len <= threshold; };
+  const bool all_short = std::all_of(rows.begin(), rows.end(), is_short);
+  std::size_t num_decodes = 0;
+  if (all_short && (!require_uniform || threshold <= 1)) {
+    num_decodes = rows.size();
+  } else if (!require_uniform) {
+    while (is_short(rows[num_decodes])) ++num_decodes;
+  } else if (!rows.empty() && is_short(rows[0])) {
+    const auto same = [&](const Row& row) { return row.query_len == rows[0].query_len; };
+    const auto same_or_empty = [&](const Row& row) { return same(row) || row.query_len == 0; };
+    num_decodes = std::all_of(rows.begin(), rows.end(), same_or_empty)
+                      ? rows.size()
+                      : static_cast<std::size_t>(std::find_if_not(rows.begin(), rows.end(), same) - rows.begin());
+  }
+  attn::DecodePrefillSplit split;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool decode = i < num_decodes;
+    const bool padding = !decode && rows[i].is_padding;
+    split.num_decodes += decode;
+    split.num_padding += padding;
+    split.num_prefills += !decode && !padding;
+    (decode ? split.num_decode_tokens : split.num_prefill_tokens) += rows[i].query_len;
+  }
+  return split;
+}
+
+/// A batch with its arrays copied, so that they can be changed.
+struct Copy {
+  std::vector<std::int32_t> query_start_loc;
+  std::vector<std::int32_t> seq_lens;
+  std::vector<std::int32_t> seq_lens_upper_bound;
+  attn::Batch batch;
+
+  explicit Copy(const attn::Batch& of)
+      : query_start_loc(of.query_start_loc.begin(), of.query_start_loc.end()),
+        seq_lens(of.seq_lens.begin(), of.seq_lens.end()),
+        seq_lens_upper_bound(of.seq_lens_upper_bound.begin(), of.seq_lens_upper_bound.end()),
+        batch(of) {
+    if (query_start_loc.empty()) query_start_loc.push_back(0);
+  }
+  /// Rows without tokens; their lengths are stale numbers of every kind.
+  void append_padding(std::int32_t count) {
+    constexpr std::int32_t stale[]{12345, -7, 0, 2147483647};
+    for (std::int32_t i = 0; i < count; ++i) {
+      query_start_loc.push_back(query_start_loc.back());
+      if (!seq_lens.empty()) seq_lens.push_back(stale[i % 4]);
+      if (!seq_lens_upper_bound.empty()) seq_lens_upper_bound.push_back(stale[(i + 1) % 4]);
+    }
+    batch.num_reqs += count;
+    batch.query_start_loc = query_start_loc;
+    batch.seq_lens = seq_lens;
+    batch.seq_lens_upper_bound = seq_lens_upper_bound;
+  }
+};
+
+}  // namespace
+
+Verdict regions_partition_the_batch(const Built& built) {
+  const attn::Split& split = built.metadata.split;
+  const std::int64_t reqs = std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + split.num_padding;
+  const std::int64_t tokens =
+      std::int64_t{split.num_decode_tokens} + split.num_extend_tokens + split.num_prefill_tokens;
+  if (auto v = compare("sum of region counts and padding", reqs, built.batch.num_reqs)) return v;
+  if (auto v = compare("sum of region tokens", tokens, built.batch.num_actual_tokens)) return v;
+  const auto three_way = attn::split_decodes_extends_prefills(built.batch);
+  if (!three_way) return Difference{"split", attn::message(three_way.error()) + ", but the builder built it"};
+  if (!(*three_way == split)) return Difference{"split", "differs from the builder's"};
+  const struct {
+    std::string_view name;
+    const attn::Region& region;
+    std::int32_t num_reqs, num_tokens;
+  } regions[]{{"decode", built.metadata.decode, split.num_decodes, split.num_decode_tokens},
+              {"extend", built.metadata.extend, split.num_extends, split.num_extend_tokens},
+              {"prefill", built.metadata.prefill, split.num_prefills, split.num_prefill_tokens}};
+  for (const auto& [name, region, num_reqs, num_tokens] : regions) {
+    if (auto v = compare(name, region.num_reqs, num_reqs)) return v;
+    if (auto v = compare(name, region.num_tokens, num_tokens)) return v;
+    if (auto v = compare(name, static_cast<std::int64_t>(region.query_start_loc.size()), num_reqs + std::int64_t{1})) return v;
+    if (auto v = compare(name, region.query_start_loc.front(), 0)) return v;
+    if (auto v = compare(name, region.query_start_loc.back(), num_tokens)) return v;
+  }
+  return std::nullopt;
+}
+
+Verdict decodes_are_short_and_the_next_is_not(const Built& built) {
+  const std::int32_t threshold = built.batch.config.decode_threshold;
+  const std::int32_t num_decodes = built.metadata.split.num_decodes;
+  for (std::int32_t i = 0; i < num_decodes; ++i)
+    if (built.batch.query_len(i) > threshold)
+      return Difference{fmt::format("request {}", i),
+                        fmt::format("is a decode with query_len {}, threshold {}", built.batch.query_len(i), threshold)};
+  if (num_decodes < built.batch.num_reqs && built.batch.query_len(num_decodes) <= threshold)
+    return Difference{fmt::format("request {}", num_decodes),
+                      fmt::format("is no decode with query_len {}, threshold {}", built.batch.query_len(num_decodes), threshold)};
+  return std::nullopt;
+}
+
+Verdict no_context_stands_behind_the_first_prefill(const Built& built) {
+  const attn::Split& split = built.metadata.split;
+  const std::int32_t first = split.num_decodes + split.num_extends;
+  for (std::int32_t i = first; i < first + split.num_prefills; ++i) {
+    const std::int32_t context = attn::context_len(built.batch.query_len(i), built.batch.class_seq_lens()[static_cast<std::size_t>(i)]);
+    if (context > 0 && built.batch.query_len(i) > 0)
+      return Difference{fmt::format("request {}", i), fmt::format("is called a prefill, but has {} context tokens", context)};
+  }
+  return std::nullopt;
+}
+
+Verdict decode_only_split_reads_no_length(const Built& built) {
+  if (built.metadata.split.num_decodes != built.batch.num_reqs) return std::nullopt;
+  attn::Batch without = built.batch;
+  without.seq_lens = without.seq_lens_upper_bound = {};
+  attn::Batch poisoned = built.batch;
+  poisoned.seq_lens = poisoned.seq_lens_upper_bound = untouchable(static_cast<std::size_t>(built.batch.num_reqs));
+  for (const attn::Batch& batch : {without, poisoned}) {
+    const std::string_view where = batch.seq_lens.empty() ? "without lengths" : "with poisoned lengths";
+    const auto split = attn::split_decodes_extends_prefills(batch);
+    if (!split) return Difference{std::string{where}, attn::message(split.error())};
+    if (!(*split == built.metadata.split)) return Difference{std::string{where}, "another split"};
+  }
+  attn::MetadataBuilder builder{built.max_entries};
+  const auto rebuilt = builder.build(without);
+  if (!rebuilt) return Difference{"build without lengths", attn::message(rebuilt.error())};
+  if (!(rebuilt->split == built.metadata.split)) return Difference{"build without lengths", "another split"};
+  return std::nullopt;
+}
+
+Verdict padding_changes_no_token_count(const Built& built) {
+  const std::int32_t count = 1 + built.batch.num_reqs % 3;
+  Copy padded{built.batch};
+  padded.append_padding(count);
+  attn::MetadataBuilder builder{built.max_entries + 4 * count};
+  const auto rebuilt = builder.build(padded.batch);
+  if (!rebuilt) return Difference{"padded build", attn::message(rebuilt.error())};
+  attn::Split expected = built.metadata.split;
+  const bool decode_only = expected.num_decodes == built.batch.num_reqs;
+  (decode_only ? expected.num_decodes : expected.num_padding) += count;
+  if (!(rebuilt->split == expected)) return Difference{"padded split", "more than the count of padding changed"};
+  if (auto v = compare("num_kv_tokens", rebuilt->num_kv_tokens, built.metadata.num_kv_tokens)) return v;
+  // Rows of nothing but padding have no length, and get the scalar where the batch has none either.
+  if (built.metadata.decode.num_reqs > 0)
+    if (auto v = compare("decode.max_seq_len", rebuilt->decode.max_seq_len, built.metadata.decode.max_seq_len)) return v;
+  if (auto v = compare("extend", rebuilt->extend, built.metadata.extend)) return v;
+  if (auto v = compare("prefill", rebuilt->prefill, built.metadata.prefill)) return v;
+  return compare(rebuilt->context, built.metadata.context);
+}
+
+Verdict two_way_split_counts_leading_decodes(const Built& built) {
+  const auto& rows = built.rows;
+  for (const bool require_uniform : {false, true}) {
+    const auto expected = naive_two_way(rows, built.batch.config.decode_threshold, require_uniform);
+    const auto found = attn::split_decodes_prefills(built.batch, require_uniform);
+    const char* const where = require_uniform ? "require_uniform" : "any length";
+    if (!found) return Difference{where, attn::message(found.error())};
+    if (!(*found == expected)) return Difference{where, fmt::format("{}, expected {}", text_of(*found), text_of(expected))};
+    if (expected.num_decodes != built.batch.num_reqs || built.batch.num_reqs == 0) continue;
+    // A captured graph counts its padding at full length.
+    const auto uniform = rows[0].query_len;
+    const bool is_uniform = std::all_of(rows.begin(), rows.end(), [&](const Row& row) { return row.query_len == uniform || row.query_len == 0; });
+    const std::int64_t captured = std::int64_t{uniform} * built.batch.num_reqs;
+    if (!is_uniform || captured > 2147483647) continue;
+    attn::Batch graph = built.batch;
+    graph.num_actual_tokens = static_cast<std::int32_t>(captured);
+    const auto padded = attn::split_decodes_prefills(graph, require_uniform);
+    if (!padded) return Difference{"captured size", attn::message(padded.error())};
+    if (auto v = compare("captured tokens", padded->num_decode_tokens, captured)) return v;
+    if (auto v = compare("captured decodes", padded->num_decodes, built.batch.num_reqs)) return v;
+  }
+  return std::nullopt;
+}
+
+Verdict prefill_chunks_are_the_longest_that_fit(const Built& built) {
+  const auto seq_lens = built.batch.best_seq_lens();
+  const std::int64_t workspace = built.batch.config.workspace_tokens;
+  // A request that is longer than the workspace, or has a stale length, is refused; E2's like for this room.
+  const auto bad = std::find_if(seq_lens.begin(), seq_lens.end(), [&](std::int32_t len) { return len < 0 || len > workspace; });
+  constexpr std::int32_t offset = 3;
+  std::vector<attn::RequestRange> chunks(seq_lens.size());
+  const auto count = attn::split_prefill_chunks(seq_lens, built.batch.config.workspace_tokens, offset, chunks);
+  if (bad != seq_lens.end()) {
+    if (!count && count.error().index == bad - seq_lens.begin() && (*bad < 0 ? count.error().value : count.error().limit) == *bad)
+      return std::nullopt;
+    return Difference{fmt::format("request {}", bad - seq_lens.begin()), fmt::format("length {} is not refused by its index", *bad)};
+  }
+  if (!count) return Difference{"prefill chunks", attn::message(count.error())};
+  std::size_t next = 0;
+  for (std::int32_t c = 0; c < *count; ++c) {
+    const attn::RequestRange chunk = chunks[static_cast<std::size_t>(c)];
+    if (auto v = compare_at("prefill chunk", c, "first", chunk.first - offset, static_cast<std::int64_t>(next))) return v;
+    if (chunk.last <= chunk.first) return Difference{fmt::format("prefill chunk {}", c), "is empty"};
+    std::int64_t tokens = 0;
+    for (; next < static_cast<std::size_t>(chunk.last - offset); ++next) tokens += seq_lens[next];
+    if (tokens > workspace)
+      return Difference{fmt::format("prefill chunk {}", c), fmt::format("{} tokens, workspace {}", tokens, workspace)};
+    if (next < seq_lens.size() && tokens + seq_lens[next] <= workspace) 
+      return Difference{fmt::format("prefill chunk {}", c), "the next request would fit"};
+  }
+  return compare("requests in prefill chunks", static_cast<std::int64_t>(next), static_cast<std::int64_t>(seq_lens.size()));
+}
+
+Verdict reordering_moves_only_the_misplaced(const Built& built) {
+  // The batch's own rows are in order already; taken back to front they are not.
+  const auto& rows = built.rows;
+  const std::size_t count = rows.size();
+  std::vector<std::int32_t> scheduled(count), computed(count), order(count, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    scheduled[i] = rows[count - 1 - i].query_len;
+    computed[i] = rows[count - 1 - i].context;
+  }
+  const std::int32_t threshold = built.batch.config.decode_threshold;
+  const auto rank = [&](std::size_t req) { return computed[req] == 0 ? 2 : scheduled[req] > threshold ? 1 : 0; };
+  const auto modified = attn::reorder_batch(scheduled, computed, threshold, order);
+  if (!modified) return Difference{"reorder", attn::message(modified.error())};
+
+  std::vector<bool> placed(count);
+  std::vector<int> sorted(count);
+  for (std::size_t i = 0; i < count; ++i) sorted[i] = rank(i);
+  std::sort(sorted.begin(), sorted.end());
+  bool moved = false;
+  std::vector<std::int32_t> last_moved(3, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto req = static_cast<std::size_t>(order[i]);
+    const auto position = static_cast<std::int64_t>(i);
+    if (req >= count || placed[req]) return Difference{fmt::format("order[{}]", i), fmt::format("{} is no request or placed twice", order[i])};
+    placed[req] = true;
+    if (auto v = compare_at("position", position, "class", rank(req), sorted[i])) return v;
+    if (rank(i) == sorted[i]) {
+      if (auto v = compare_at("position", position, "in place already", order[i], position)) return v;
+      continue;
+    }
+    moved = true;
+    std::int32_t& last = last_moved[static_cast<std::size_t>(sorted[i])];
+    if (order[i] < last) return Difference{fmt::format("order[{}]", i), fmt::format("request {} overtakes request {} of its class", order[i], last)};
+    last = order[i];
+  }
+  return compare("modified", *modified, moved);
+}
+
+}  // namespace properties

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "attn/error.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace attn {
+
+/// How the extends' contexts are cut into passes that fit the workspace.
+enum class ChunkPolicy : std::uint8_t {
+  equal_share,  ///< each extend gets workspace_tokens / num_extends tokens a pass (vLLM's AITER builder)
+  packed,       ///< slices fill the workspace in request order: the fewest possible passes
+};
+
+/// What stays the same from step to step.
+struct Config {
+  std::int32_t decode_threshold = 1;      ///< longest query still called a decode: 1 + draft tokens. >= 0
+  std::int32_t workspace_tokens = 32768;  ///< context tokens one pass can gather. >= 0
+  std::optional<std::int32_t> window_left;  ///< sliding window: keys to the left of a query token, itself not counted. >= 0
+  ChunkPolicy chunk_policy = ChunkPolicy::equal_share;
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+/// One step's requests, as a scheduler hands them over: views of host arrays that the caller owns and keeps
+/// alive during a call. Names are those of vLLM's CommonAttentionMetadata.
+///
+/// A default-constructed Batch is the empty batch. Requests with query_len 0 behind the last request with
+/// query_len > 0 are padding: their lengths are never read, whatever stale values they carry.
+struct Batch {
+  std::int32_t num_reqs = 0;
+  std::span<const std::int32_t> query_start_loc;       ///< [num_reqs + 1], from 0, never falling; may be empty without requests
+  std::span<const std::int32_t> seq_lens;              ///< [num_reqs], exact; empty: unknown to the host
+  std::span<const std::int32_t> seq_lens_upper_bound;  ///< [num_reqs], never below exact; empty: absent
+  std::int32_t num_actual_tokens = 0;  ///< query_start_loc[num_reqs]
+  std::int32_t max_query_len = 0;      ///< upper bound of every query_len
+  std::int32_t max_seq_len = 0;        ///< upper bound of every length given
+  Config config;
+
+  /// Query tokens of request i. Only after `check_offsets`, 0 <= i < num_reqs.
+  [[nodiscard]] std::int32_t query_len(std::int32_t i) const noexcept {
+    const auto at = static_cast<std::size_t>(i);
+    return query_start_loc[at + 1] - query_start_loc[at];
+  }
+  /// The lengths that classes come from: the bound where there is one, else the exact ones. Empty: neither.
+  [[nodiscard]] std::span<const std::int32_t> class_seq_lens() const noexcept {
+    return seq_lens_upper_bound.empty() ? seq_lens : seq_lens_upper_bound;
+  }
+  /// The lengths that contexts come from: the exact ones where given, else the bound. Empty: neither.
+  [[nodiscard]] std::span<const std::int32_t> best_seq_lens() const noexcept {
+    return seq_lens.empty() ? seq_lens_upper_bound : seq_lens;
+  }
+};
+
+/// Tokens of a request that are in the KV cache already. Cross-attention has seq_len < query_len, and no context.
+[[nodiscard]] constexpr std::int32_t context_len(std::int32_t query_len, std::int32_t seq_len) noexcept {
+  return seq_len > query_len ? seq_len - query_len : 0;
+}
+
+/// Checks configuration, counts, offsets and scalars: everything that can be checked without reading a length.
+[[nodiscard]] std::optional<Error> check_offsets(const Batch& batch) noexcept;
+
+/// Checks every length of a request that is not padding. Needs `check_offsets` to have passed; spans may be empty.
+[[nodiscard]] std::optional<Error> check_lengths(const Batch& batch) noexcept;
+
+/// Requests up to and with the last one that has query tokens; those behind it are padding. Needs `check_offsets`.
+[[nodiscard]] std::int32_t num_unpadded_reqs(const Batch& batch) noexcept;
+
+}  // namespace attn

@@ -1,0 +1,477 @@
+#include "batchtext/batchtext.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+
+namespace batchtext {
+namespace {
+
+constexpr std::int64_t int32_min = std::numeric_limits<std::int32_t>::min();
+constexpr std::int64_t int32_max = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kilo = 1024;
+constexpr std::int64_t format_version = 1;
+
+using Status = tl::expected<void, ParseError>;
+
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// What a message may repeat of a text that can hold anything: its start, control bytes replaced.
+std::string quoted(std::string_view text) {
+  constexpr std::size_t longest = 24;  // enough to find it again, short enough for one line
+  std::string out = "'";
+  for (const char c : text.substr(0, longest)) out += (c >= ' ' && c <= '~') ? c : '?';
+  if (text.size() > longest) out += "...";
+  return out + "'";
+}
+
+/// One line of the text, without its comment, and how far it has been read.
+struct Line {
+  std::string_view text;
+  std::int32_t number = 1;
+  std::size_t at = 0;
+
+  [[nodiscard]] bool done() const { return at >= text.size(); }
+  [[nodiscard]] char peek() const { return done() ? '\0' : text[at]; }
+  void skip_spaces() {
+    while (!done() && is_space(text[at])) ++at;
+  }
+  bool eat(char c) {
+    if (peek() != c || done()) return false;
+    ++at;
+    return true;
+  }
+  [[nodiscard]] std::string_view word() const {
+    std::size_t end = at;
+    while (end < text.size() && !is_space(text[end])) ++end;
+    return text.substr(at, end - at);
+  }
+  [[nodiscard]] tl::unexpected<ParseError> error(std::string what) const { return error_at(at, std::move(what)); }
+  [[nodiscard]] tl::unexpected<ParseError> error_at(std::size_t where, std::string what) const {
+    return tl::unexpected(ParseError{number, static_cast<std::int32_t>(where) + 1, std::move(what)});
+  }
+};
+
+/// Digits up to `limit`; with `k` allowed, times 1024 when one follows.
+tl::expected<std::int64_t, ParseError> read_unsigned(Line& line, std::int64_t limit, bool allow_k) {
+  const std::size_t start = line.at;
+  if (!is_digit(line.peek())) return line.error("expected a number, found " + quoted(line.word()));
+  std::int64_t value = 0;
+  while (is_digit(line.peek())) {
+    value = std::min(value * 10 + (line.peek() - '0'), limit + 1);
+    ++line.at;
+  }
+  // A k before v belongs to the kv<len> that follows.
+  const bool starts_kv = line.text.substr(std::min(line.at, line.text.size())).starts_with("kv");
+  if (allow_k && !starts_kv && line.eat('k')) value *= kilo;
+  if (value > limit) return line.error_at(start, "number above " + std::to_string(limit));
+  return value;
+}
+
+/// An int32, with sign. Ends at white space or the line's end.
+tl::expected<std::int32_t, ParseError> read_int32(Line& line) {
+  const bool negative = line.eat('-');
+  const auto value = read_unsigned(line, negative ? -int32_min : int32_max, false);
+  if (!value) return tl::unexpected(value.error());
+  if (!line.done() && !is_space(line.peek())) return line.error("unexpected " + quoted(line.word()) + " in a number");
+  return static_cast<std::int32_t>(negative ? -*value : *value);
+}
+
+/// What may stand besides a list of numbers.
+tl::expected<Lens, ParseError> read_lens(Line& line) {
+  Lens lens;
+  const std::string_view word = line.word();
+  if (word == "none" || word == "batch") {
+    lens.source = word == "none" ? Lens::none : Lens::from_batch;
+    line.at += word.size();
+    return lens;
+  }
+  lens.source = Lens::raw;
+  while (!line.done()) {
+    const auto value = read_int32(line);
+    if (!value) return tl::unexpected(value.error());
+    lens.values.push_back(*value);
+    line.skip_spaces();
+  }
+  return lens;
+}
+
+/// `(count)q<len>(k)(s<len>(k))`
+Status read_segment(Line& line, std::vector<Request>& requests) {
+  std::int64_t count = 1;
+  if (is_digit(line.peek())) {
+    const auto given = read_unsigned(line, max_requests, false);
+    if (!given) return tl::unexpected(given.error());
+    count = *given;
+  }
+  const std::size_t start = line.at;
+  if (!line.eat('q')) return line.error("expected q<len> in a batch, found " + quoted(line.word()));
+  const auto query_len = read_unsigned(line, int32_max, true);
+  if (!query_len) return tl::unexpected(query_len.error());
+  std::int64_t seq_len = *query_len;
+  if (line.peek() == 's' || line.peek() == 'k') {
+    const bool spelt_kv = line.eat('k');
+    if (spelt_kv && !line.eat('v')) return line.error("expected kv<len>, found " + quoted(line.word()));
+    if (!spelt_kv) ++line.at;
+    const auto given = read_unsigned(line, int32_max, true);
+    if (!given) return tl::unexpected(given.error());
+    seq_len = *given;
+  }
+  if (static_cast<std::int64_t>(requests.size()) + count > max_requests)
+    return line.error_at(start, "more than " + std::to_string(max_requests) + " requests in a batch");
+  requests.insert(requests.end(), static_cast<std::size_t>(count),
+                  Request{static_cast<std::int32_t>(*query_len), static_cast<std::int32_t>(seq_len)});
+  return {};
+}
+
+Status read_requests(Line& line, std::vector<Request>& requests) {
+  const std::size_t start = line.at;
+  do {
+    if (auto status = read_segment(line, requests); !status) return status;
+  } while (line.eat('_'));
+  if (!line.done() && !is_space(line.peek())) return line.error("unexpected " + quoted(line.word()) + " in a batch");
+  std::int64_t tokens = 0;
+  for (const Request& request : requests) tokens += request.query_len;
+  if (tokens > int32_max)
+    return line.error_at(start, "the batch has " + std::to_string(tokens) + " query tokens, more than offsets can hold");
+  return {};
+}
+
+Status read_window(Line& line, Step& step) {
+  if (line.word() == "none") {
+    step.config.window_left.reset();
+    line.at += 4;
+    return {};
+  }
+  const auto value = read_int32(line);
+  if (!value) return tl::unexpected(value.error());
+  step.config.window_left = *value;
+  return {};
+}
+
+Status read_policy(Line& line, Step& step) {
+  const std::string_view word = line.word();
+  if (word != "equal_share" && word != "packed")
+    return line.error("chunk_policy is equal_share or packed, not " + quoted(word));
+  step.config.chunk_policy = word == "packed" ? attn::ChunkPolicy::packed : attn::ChunkPolicy::equal_share;
+  line.at += word.size();
+  return {};
+}
+
+template <class Into>
+Status read_into(Line& line, Into& into) {
+  const auto value = read_int32(line);
+  if (!value) return tl::unexpected(value.error());
+  into = *value;
+  return {};
+}
+
+Status read_lens_into(Line& line, Lens& into) {
+  auto lens = read_lens(line);
+  if (!lens) return tl::unexpected(lens.error());
+  into = std::move(*lens);
+  return {};
+}
+
+Status read_offsets(Line& line, Step& step) {
+  if (line.word() == "batch") {
+    line.at += 5;
+    return {};
+  }
+  if (line.word() == "none") return line.error("query_start_loc takes numbers");
+  auto lens = read_lens(line);
+  if (!lens) return tl::unexpected(lens.error());
+  step.query_start_loc = std::move(lens->values);
+  return {};
+}
+
+/// The keys, in the order they are printed in.
+enum Key : std::size_t {
+  decode_threshold, workspace_tokens, chunk_policy, window_left, batch, num_reqs, query_start_loc, seq_lens,
+  seq_lens_upper_bound, num_actual_tokens, max_query_len, max_seq_len, num_keys
+};
+constexpr std::array<std::string_view, num_keys> key_names{
+    "decode_threshold", "workspace_tokens", "chunk_policy",         "window_left",       "batch",         "num_reqs",
+    "query_start_loc",  "seq_lens",         "seq_lens_upper_bound", "num_actual_tokens", "max_query_len", "max_seq_len"};
+
+Status read_value(Line& line, Key key, Step& step) {
+  switch (key) {
+    case decode_threshold: return read_into(line, step.config.decode_threshold);
+    case workspace_tokens: return read_into(line, step.config.workspace_tokens);
+    case chunk_policy: return read_policy(line, step);
+    case window_left: return read_window(line, step);
+    case batch: return line.done() ? Status{} : read_requests(line, step.requests);
+    case num_reqs: return read_into(line, step.num_reqs);
+    case query_start_loc: return read_offsets(line, step);
+    case seq_lens: return read_lens_into(line, step.seq_lens);
+    case seq_lens_upper_bound: return read_lens_into(line, step.seq_lens_upper_bound);
+    case num_actual_tokens: return read_into(line, step.num_actual_tokens);
+    case max_query_len: return read_into(line, step.max_query_len);
+    case max_seq_len: return read_into(line, step.max_seq_len);
+    case num_keys: break;
+  }
+  return {};
+}
+
+/// Reads a text line by line into steps.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {}
+
+  tl::expected<Case, ParseError> run() {
+    if (auto status = read_version(); !status) return tl::unexpected(status.error());
+    Case parsed;
+    parsed.steps.emplace_back();
+    while (next_line()) {
+      if (auto status = read_line(parsed); !status) return tl::unexpected(status.error());
+    }
+    return parsed;
+  }
+
+ private:
+  /// Moves to the next line that holds more than white space and a comment.
+  bool next_line() {
+    while (!rest_.empty()) {
+      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
+      line_.text = rest_.substr(0, end);
+      line_.text = line_.text.substr(0, std::min(line_.text.find('#'), line_.text.size()));
+      line_.at = 0;
+      ++line_.number;
+      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+      line_.skip_spaces();
+      if (!line_.done()) return true;
+    }
+    return false;
+  }
+
+  Status read_version() {
+    line_.number = 0;
+    if (!next_line()) {
+      line_.number = std::max(line_.number, 1);
+      return line_.error_at(0, "empty, expected 'attnfuzz 1'");
+    }
+    if (line_.word() != "attnfuzz") return line_.error("expected 'attnfuzz 1', found " + quoted(line_.word()));
+    line_.at += 8;
+    line_.skip_spaces();
+    const std::size_t start = line_.at;
+    const auto version = read_int32(line_);
+    if (!version) return tl::unexpected(version.error());
+    if (*version != format_version)
+      return line_.error_at(start, "format version " + std::to_string(*version) + ", this program reads 1");
+    return expect_end();
+  }
+
+  Status read_line(Case& parsed) {
+    const std::string_view word = line_.word();
+    if (word == "then") return read_then(parsed);
+    const auto found = std::find(key_names.begin(), key_names.end(), word);
+    if (found == key_names.end()) return line_.error("unknown key " + quoted(word));
+    const auto key = static_cast<Key>(found - key_names.begin());
+    if (seen_[key]) return line_.error("second " + quoted(word) + " in one step");
+    seen_[key] = true;
+    line_.at += word.size();
+    line_.skip_spaces();
+    if (auto status = read_value(line_, key, parsed.steps.back()); !status) return status;
+    return expect_end();
+  }
+
+  Status read_then(Case& parsed) {
+    if (static_cast<std::int64_t>(parsed.steps.size()) == max_steps)
+      return line_.error("more than " + std::to_string(max_steps) + " steps");
+    line_.at += 4;
+    parsed.steps.emplace_back();
+    seen_.fill(false);
+    return expect_end();
+  }
+
+  Status expect_end() {
+    line_.skip_spaces();
+    if (line_.done()) return {};
+    return line_.error("unexpected " + quoted(line_.word()) + " behind the value");
+  }
+
+  std::string_view rest_;
+  Line line_;
+  std::array<bool, num_keys> seen_{};
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+void put_number(std::string& text, std::int64_t value) {
+  std::array<char, 24> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  text.append(digits.data(), end);
+}
+
+/// With `k` where that says the same.
+void put_length(std::string& text, std::int32_t value) {
+  const bool whole = value != 0 && value % kilo == 0;
+  put_number(text, whole ? value / kilo : value);
+  if (whole) text += 'k';
+}
+
+void put_requests(std::string& text, const std::vector<Request>& requests) {
+  for (std::size_t i = 0; i < requests.size();) {
+    std::size_t end = i + 1;
+    while (end < requests.size() && requests[end] == requests[i]) ++end;
+    if (i > 0) text += '_';
+    if (end - i > 1) put_number(text, static_cast<std::int64_t>(end - i));
+    text += 'q';
+    put_length(text, requests[i].query_len);
+    if (requests[i].seq_len != requests[i].query_len) {
+      text += 's';
+      put_length(text, requests[i].seq_len);
+    }
+    i = end;
+  }
+}
+
+void put_key(std::string& text, Key key) {
+  text += key_names[key];
+  text += ' ';
+}
+
+void put_scalar(std::string& text, Key key, std::int64_t value) {
+  put_key(text, key);
+  put_number(text, value);
+  text += '\n';
+}
+
+void put_list(std::string& text, Key key, const std::vector<std::int32_t>& values) {
+  text += key_names[key];
+  for (const std::int32_t value : values) {
+    text += ' ';
+    put_number(text, value);
+  }
+  text += '\n';
+}
+
+void put_lens(std::string& text, Key key, const Lens& lens, Lens::Source standard) {
+  if (lens.source == Lens::raw) return put_list(text, key, lens.values);
+  if (lens.source == standard) return;
+  put_key(text, key);
+  text += lens.source == Lens::none ? "none\n" : "batch\n";
+}
+
+void put_optional(std::string& text, Key key, const std::optional<std::int32_t>& value) {
+  if (value) put_scalar(text, key, *value);
+}
+
+void put_step(std::string& text, const Step& step) {
+  const attn::Config standard;
+  const attn::Config& config = step.config;
+  if (config.decode_threshold != standard.decode_threshold) put_scalar(text, decode_threshold, config.decode_threshold);
+  if (config.workspace_tokens != standard.workspace_tokens) put_scalar(text, workspace_tokens, config.workspace_tokens);
+  if (config.chunk_policy != standard.chunk_policy) text += "chunk_policy packed\n";
+  put_optional(text, window_left, config.window_left);
+  if (!step.requests.empty()) {
+    put_key(text, batch);
+    put_requests(text, step.requests);
+    text += '\n';
+  }
+  put_optional(text, num_reqs, step.num_reqs);
+  if (step.query_start_loc) put_list(text, query_start_loc, *step.query_start_loc);
+  put_lens(text, seq_lens, step.seq_lens, Lens::from_batch);
+  put_lens(text, seq_lens_upper_bound, step.seq_lens_upper_bound, Lens::none);
+  put_optional(text, num_actual_tokens, step.num_actual_tokens);
+  put_optional(text, max_query_len, step.max_query_len);
+  put_optional(text, max_seq_len, step.max_seq_len);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+std::vector<std::int32_t> offsets_of(const Step& step) {
+  if (step.query_start_loc) return std::vector<std::int32_t>(step.query_start_loc->begin(), step.query_start_loc->end());
+  std::vector<std::int32_t> offsets(step.requests.size() + 1);
+  for (std::size_t i = 0; i < step.requests.size(); ++i) offsets[i + 1] = offsets[i] + step.requests[i].query_len;
+  return offsets;
+}
+
+std::vector<std::int32_t> lens_of(const Step& step, const Lens& lens) {
+  if (lens.source == Lens::raw) return std::vector<std::int32_t>(lens.values.begin(), lens.values.end());
+  if (lens.source == Lens::none) return {};
+  std::vector<std::int32_t> values(step.requests.size());
+  std::transform(step.requests.begin(), step.requests.end(), values.begin(), [](const Request& r) { return r.seq_len; });
+  return values;
+}
+
+std::int32_t longest_query(const std::vector<std::int32_t>& offsets) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 1; i < offsets.size(); ++i) longest = std::max(longest, std::int64_t{offsets[i]} - offsets[i - 1]);
+  return static_cast<std::int32_t>(std::min(longest, int32_max));
+}
+
+std::int32_t longest_seq(const Step& step) {
+  std::int32_t longest = 0;
+  for (const Request& request : step.requests) longest = std::max(longest, request.seq_len);
+  for (const Lens* lens : {&step.seq_lens, &step.seq_lens_upper_bound})
+    for (const std::int32_t value : lens->values) longest = std::max(longest, value);
+  return longest;
+}
+
+}  // namespace
+
+std::string message(const ParseError& error, std::string_view file) {
+  std::string line{file};
+  line += ':' + std::to_string(error.line) + ':' + std::to_string(error.column) + ": " + error.what;
+  return line;
+}
+
+tl::expected<Case, ParseError> parse(std::string_view text) {
+  // A last newline does not count, so that a canonical text, which ends in one, is never longer than what it came from.
+  const std::size_t size = text.ends_with('\n') ? text.size() - 1 : text.size();
+  if (static_cast<std::int64_t>(size) > max_text_bytes)
+    return tl::unexpected(ParseError{1, 1, "longer than " + std::to_string(max_text_bytes) + " bytes"});
+  return Parser{text}.run();
+}
+
+tl::expected<std::vector<Request>, ParseError> parse_requests(std::string_view spec) {
+  if (static_cast<std::int64_t>(spec.size()) > max_text_bytes)
+    return tl::unexpected(ParseError{1, 1, "longer than " + std::to_string(max_text_bytes) + " bytes"});
+  Line line{spec};
+  std::vector<Request> requests;
+  if (auto status = read_requests(line, requests); !status) return tl::unexpected(status.error());
+  if (!line.done()) return line.error("unexpected " + quoted(line.text.substr(line.at)) + " in a batch");
+  return requests;
+}
+
+std::string print(const Case& parsed) {
+  std::string text;
+  print(parsed, text);
+  return text;
+}
+
+void print(const Case& parsed, std::string& text) {
+  text = "attnfuzz 1\n";
+  bool first = true;
+  for (const Step& step : parsed.steps) {
+    if (!first) text += "then\n";
+    first = false;
+    put_step(text, step);
+  }
+}
+
+std::string print_requests(const std::vector<Request>& requests) {
+  std::string text;
+  put_requests(text, requests);
+  return text;
+}
+
+Arrays::Arrays(const Step& step)
+    : query_start_loc_(offsets_of(step)),
+      seq_lens_(lens_of(step, step.seq_lens)),
+      seq_lens_upper_bound_(lens_of(step, step.seq_lens_upper_bound)) {
+  const auto num_offsets = static_cast<std::int64_t>(query_start_loc_.size());
+  batch_.num_reqs = step.num_reqs.value_or(static_cast<std::int32_t>(std::max<std::int64_t>(num_offsets - 1, 0)));
+  batch_.query_start_loc = query_start_loc_;
+  batch_.seq_lens = seq_lens_;
+  batch_.seq_lens_upper_bound = seq_lens_upper_bound_;
+  batch_.num_actual_tokens = step.num_actual_tokens.value_or(query_start_loc_.empty() ? 0 : query_start_loc_.back());
+  batch_.max_query_len = step.max_query_len.value_or(longest_query(query_start_loc_));
+  batch_.max_seq_len = step.max_seq_len.value_or(longest_seq(step));
+  batch_.config = step.config;
+}
+
+}  // namespace batchtext
