@@ -141,4 +141,6 @@ std::optional<Finding> check_text(std::string_view text) {
 
 std::string_view invariant_in_progress() noexcept { return in_progress; }
 
+void set_invariant_in_progress(std::string_view id) noexcept { in_progress = id; }
+
 }  // namespace properties

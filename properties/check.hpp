@@ -39,6 +39,9 @@ struct Scope {
 /// The id of the invariant that is being checked right now, for a process that dies in the middle of one.
 [[nodiscard]] std::string_view invariant_in_progress() noexcept;
 
+/// For a runner that holds an invariant by itself.
+void set_invariant_in_progress(std::string_view id) noexcept;
+
 /// The report of a finding: id and claim, where, what differs, the batch as a table, the command that repeats it,
 /// the regression ready to paste. `command` repeats the finding; `shrinking` says what became of the case, if anything did.
 [[nodiscard]] std::string report(const Finding& finding, const batchtext::Case& parsed, std::string_view command,

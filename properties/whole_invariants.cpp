@@ -123,6 +123,9 @@ Verdict local_attention_shows_each_query_its_chunk(const Built& built) {
   const auto local = builder.build(input);
   if (!local) return Difference{"local attention", attn::message(local.error())};
 
+  for (std::size_t i = 0; i + 1 < local->cu_seqlens_q.size(); ++i)
+    if (local->cu_seqlens_q[i + 1] <= local->cu_seqlens_q[i])
+      return Difference{fmt::format("virtual request {}", i), "has no query"};
   std::size_t v = 0;
   std::int32_t query = 0;
   for (std::size_t req = 0; req < rows.size(); ++req) {
