@@ -35,9 +35,16 @@ Leaning draw_leaning(Random& random, const attn::Config& config) {
   leaning.decodes = up_to(most);
   leaning.extends = up_to(most);
   leaning.prefills = up_to(most);
+  // One region alone is a shape of its own, and rare when each is drawn apart.
+  const auto alone = random.below(12);
+  if (alone < 3) {
+    if (alone != 0) leaning.decodes = 0;
+    if (alone != 1) leaning.extends = 0;
+    if (alone != 2) leaning.prefills = 0;
+  }
   leaning.padding = random.chance(70) ? 0 : static_cast<int>(random.between(1, 6));
   leaning.cross = random.chance(15) ? 50 : 0;
-  leaning.empty_context = random.pick({0, 0, 20, 90});
+  leaning.empty_context = random.pick({0, 0, 0, 20, 90, 100});
   const std::int64_t share = leaning.extends > 0 ? config.workspace_tokens / leaning.extends : 0;
   const std::int64_t units[]{1, 16, share, config.workspace_tokens};
   // Contexts of a few hundred tokens show every shape that long ones have, at a price a fuzzer can pay.
@@ -49,6 +56,7 @@ Leaning draw_leaning(Random& random, const attn::Config& config) {
 }
 
 std::int64_t draw_context(Random& random, const Leaning& leaning) {
+  if (leaning.empty_context == 100) return 0;
   if (random.chance(leaning.empty_context)) return random.below(2);
   const std::int64_t context = leaning.context_unit * random.between(0, std::min<std::int64_t>(leaning.most_units, 16));
   return std::max<std::int64_t>(0, context + random.between(-1, 1));

@@ -38,6 +38,9 @@ int main(int argc, char** argv) {
   cli::add_reduce(app, exit_code);
   cli::add_golden(app, exit_code);
   cli::add_trace(app, exit_code);
+  // CLI11 would only say that a subcommand is missing.
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+    return fail(fmt::format("unknown command '{}' (--help shows all)", argv[1]).c_str());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

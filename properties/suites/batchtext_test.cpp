@@ -1,0 +1,173 @@
+// The text form: what parses, what it parses to, and where an error points.
+#include "batchtext/batchtext.hpp"
+#include "properties/random_batch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace {
+
+using batchtext::Case;
+using batchtext::Lens;
+using batchtext::Request;
+using batchtext::Step;
+
+Case parsed(std::string_view text) {
+  auto result = batchtext::parse(text);
+  EXPECT_TRUE(result) << text << (result ? "" : result.error().what);
+  return result.value_or(Case{{Step{}}});
+}
+
+/// "line:column what" of a text that does not parse.
+std::string error_of(std::string_view text) {
+  const auto result = batchtext::parse(text);
+  if (result) return "parses";
+  return std::to_string(result.error().line) + ":" + std::to_string(result.error().column) + " " + result.error().what;
+}
+
+TEST(BatchText, an_empty_case_has_one_step_of_defaults) {
+  EXPECT_EQ(parsed("attnfuzz 1"), Case{{Step{}}});
+  EXPECT_EQ(batchtext::print(Case{{Step{}}}), "attnfuzz 1\n");
+}
+
+TEST(BatchText, reads_every_key) {
+  const Case text = parsed(
+      "# a comment\n\n  attnfuzz 1  # and one behind\r\ndecode_threshold 4\nworkspace_tokens 64\nchunk_policy packed\n"
+      "window_left 7\nbatch 2q1s9\nnum_reqs 2\nquery_start_loc 0 1 2\nseq_lens 9 -9\nseq_lens_upper_bound 10 11\n"
+      "num_actual_tokens 2\nmax_query_len 3\nmax_seq_len 20\n");
+  Step step;
+  step.config = {4, 64, 7, attn::ChunkPolicy::packed};
+  step.requests = {{1, 9}, {1, 9}};
+  step.num_reqs = 2;
+  step.query_start_loc = {{0, 1, 2}};
+  step.seq_lens = {Lens::raw, {9, -9}};
+  step.seq_lens_upper_bound = {Lens::raw, {10, 11}};
+  step.num_actual_tokens = 2;
+  step.max_query_len = 3;
+  step.max_seq_len = 20;
+  EXPECT_EQ(text, Case{{step}});
+  EXPECT_EQ(parsed(batchtext::print(text)), text);
+}
+
+TEST(BatchText, steps_are_apart) {
+  const Case text = parsed("attnfuzz 1\nbatch q2\nthen\nthen\nbatch q1s5\n");
+  ASSERT_EQ(text.steps.size(), 3u);
+  EXPECT_EQ(text.steps[0].requests, (std::vector<Request>{{2, 2}}));
+  EXPECT_TRUE(text.steps[1].requests.empty());
+  EXPECT_EQ(batchtext::print(text), "attnfuzz 1\nbatch q2\nthen\nthen\nbatch q1s5\n");
+}
+
+TEST(BatchText, takes_the_batches_of_vllms_benchmarks) {
+  const auto requests = [](std::string_view spec) { return batchtext::parse_requests(spec).value(); };
+  EXPECT_EQ(requests("q2k"), (std::vector<Request>{{2048, 2048}}));
+  EXPECT_EQ(requests("q1s1k"), (std::vector<Request>{{1, 1024}}));
+  EXPECT_EQ(requests("2q1k_2q4s1k"), (std::vector<Request>{{1024, 1024}, {1024, 1024}, {4, 1024}, {4, 1024}}));
+  EXPECT_EQ(requests("q1kv1k"), (std::vector<Request>{{1, 1024}}));
+  EXPECT_EQ(requests("q1kkv3k"), (std::vector<Request>{{1024, 3072}}));
+  EXPECT_EQ(requests("0q5_q1"), (std::vector<Request>{{1, 1}}));
+  EXPECT_EQ(batchtext::print_requests(requests("8q1s1k_q16s4k_2q2k_q0")), "8q1s1k_q16s4k_2q2k_q0");
+}
+
+TEST(BatchText, prints_equal_neighbours_once_and_defaults_never) {
+  EXPECT_EQ(batchtext::print(parsed("attnfuzz 1\ndecode_threshold 1\nworkspace_tokens 32768\nchunk_policy equal_share\n"
+                                    "window_left none\nseq_lens batch\nseq_lens_upper_bound none\nquery_start_loc batch\n"
+                                    "batch q1s5_q1s5_2q1s5_q1024s1024\n")),
+            "attnfuzz 1\nbatch 4q1s5_q1k\n");
+}
+
+TEST(BatchText, errors_point_at_what_is_wrong) {
+  EXPECT_EQ(error_of(""), "1:1 empty, expected 'attnfuzz 1'");
+  EXPECT_EQ(error_of("# nothing\n"), "1:1 empty, expected 'attnfuzz 1'");
+  EXPECT_EQ(error_of("batch q1"), "1:1 expected 'attnfuzz 1', found 'batch'");
+  EXPECT_EQ(error_of("attnfuzz 2"), "1:10 format version 2, this program reads 1");
+  EXPECT_EQ(error_of("attnfuzz"), "1:9 expected a number, found ''");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatches q1"), "2:1 unknown key 'batches'");
+  EXPECT_EQ(error_of("attnfuzz 1\n  batch 2q1s\n"), "2:13 expected a number, found ''");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1_x2"), "2:10 expected q<len> in a batch, found 'x2'");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1s5k7"), "2:12 unexpected '7' in a batch");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1kx5"), "2:10 unexpected 'x5' in a batch");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1 q2"), "2:10 unexpected 'q2' behind the value");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1\nbatch q2"), "3:1 second 'batch' in one step");
+  EXPECT_EQ(error_of("attnfuzz 1\nchunk_policy fair"), "2:14 chunk_policy is equal_share or packed, not 'fair'");
+  EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1 two"), "2:12 expected a number, found 'two'");
+  EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1x"), "2:11 unexpected 'x' in a number");
+  EXPECT_EQ(error_of("attnfuzz 1\nquery_start_loc none"), "2:17 query_start_loc takes numbers");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q\x01\x80"), "2:8 expected a number, found '?\?'");
+}
+
+TEST(BatchText, numbers_end_with_int32) {
+  EXPECT_EQ(parsed("attnfuzz 1\nmax_seq_len 2147483647").steps[0].max_seq_len, 2147483647);
+  EXPECT_EQ(parsed("attnfuzz 1\nmax_seq_len -2147483648").steps[0].max_seq_len, -2147483647 - 1);
+  EXPECT_EQ(error_of("attnfuzz 1\nmax_seq_len 2147483648"), "2:13 number above 2147483647");
+  EXPECT_EQ(error_of("attnfuzz 1\nmax_seq_len -2147483649"), "2:14 number above 2147483648");
+  EXPECT_EQ(error_of("attnfuzz 1\nmax_seq_len 99999999999999999999999"), "2:13 number above 2147483647");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q1s2097152k"), "2:10 number above 2147483647");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch 2q1048576k"),
+            "2:7 the batch has 2147483648 query tokens, more than offsets can hold");
+}
+
+TEST(BatchText, limits_are_met_and_no_more) {
+  EXPECT_EQ(parsed("attnfuzz 1\nbatch 65536q1s9").steps[0].requests.size(), 65536u);
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch 65536q1s9_q1"), "2:17 more than 65536 requests in a batch");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch 65537q1s9"), "2:7 number above 65536");
+  std::string steps = "attnfuzz 1\n";
+  for (int i = 1; i < 64; ++i) steps += "then\n";
+  EXPECT_EQ(parsed(steps).steps.size(), 64u);
+  EXPECT_EQ(error_of(steps + "then\n"), "65:1 more than 64 steps");
+  std::string longest = "attnfuzz 1\n#";
+  longest.resize(static_cast<std::size_t>(batchtext::max_text_bytes), ' ');
+  EXPECT_EQ(error_of(longest), "parses");
+  EXPECT_EQ(error_of(longest + "\n"), "parses");
+  EXPECT_EQ(error_of(longest + "  "), "1:1 longer than 4194304 bytes");
+  EXPECT_FALSE(batchtext::parse_requests(longest + " "));
+}
+
+TEST(BatchText, one_batch_has_errors_of_its_own) {
+  const auto result = batchtext::parse_requests("8q1s1k_q");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(batchtext::message(result.error(), "SPEC"), "SPEC:1:9: expected a number, found ''");
+  EXPECT_EQ(batchtext::message(batchtext::parse_requests("q1 q2").error(), "SPEC"), "SPEC:1:3: unexpected ' q2' in a batch");
+  EXPECT_EQ(batchtext::message(batchtext::parse_requests("").error(), "SPEC"), "SPEC:1:1: expected q<len> in a batch, found ''");
+}
+
+TEST(BatchText, every_drawn_case_prints_to_a_text_that_parses_to_it) {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    properties::Random random{seed};
+    Case drawn = properties::draw_case(random, 4);
+    const auto kind = static_cast<attn::Error::Kind>(random.below(attn::Error::num_kinds));
+    drawn.steps.push_back(properties::draw_malformed(random, kind, 1000));
+    const std::string text = batchtext::print(drawn);
+    const auto again = batchtext::parse(text);
+    ASSERT_TRUE(again) << text;
+    ASSERT_EQ(*again, drawn) << text;
+    ASSERT_EQ(batchtext::print(*again), text);
+  }
+}
+
+TEST(Arrays, hold_what_the_requests_imply) {
+  const batchtext::Arrays arrays{parsed("attnfuzz 1\nbatch 2q1s9_q4s30").steps[0]};
+  const attn::Batch& batch = arrays.batch();
+  EXPECT_EQ(batch.num_reqs, 3);
+  EXPECT_EQ(batch.num_actual_tokens, 6);
+  EXPECT_EQ(batch.max_query_len, 4);
+  EXPECT_EQ(batch.max_seq_len, 30);
+  EXPECT_EQ(std::vector<std::int32_t>(batch.query_start_loc.begin(), batch.query_start_loc.end()),
+            (std::vector<std::int32_t>{0, 1, 2, 6}));
+  EXPECT_EQ(batch.seq_lens.size(), 3u);
+  EXPECT_TRUE(batch.seq_lens_upper_bound.empty());
+}
+
+TEST(Arrays, take_overrides_as_they_are) {
+  const batchtext::Arrays arrays{
+      parsed("attnfuzz 1\nbatch 2q1s9\nquery_start_loc -2147483648 2147483647\nseq_lens none\nseq_lens_upper_bound batch\nnum_reqs 7").steps[0]};
+  EXPECT_EQ(arrays.batch().num_reqs, 7);
+  EXPECT_EQ(arrays.batch().max_query_len, 2147483647) << "as far as int32 goes";
+  EXPECT_TRUE(arrays.batch().seq_lens.empty());
+  EXPECT_EQ(arrays.batch().seq_lens_upper_bound.size(), 2u);
+  const batchtext::Arrays none{parsed("attnfuzz 1\nquery_start_loc").steps[0]};
+  EXPECT_EQ(none.batch().num_reqs, 0);
+  EXPECT_EQ(none.batch().num_actual_tokens, 0);
+}
+
+}  // namespace

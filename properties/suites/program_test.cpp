@@ -1,0 +1,232 @@
+// The program as people run it: what it prints, what it writes, what it ends with.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path source = ATTNFUZZ_SOURCE_DIR;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+
+  [[nodiscard]] auto error_lines() const { return std::count(err.begin(), err.end(), '\n'); }
+};
+
+std::string read(const fs::path& file) {
+  std::ifstream in{file, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+std::string quoted(const std::string& word) { return "'" + std::regex_replace(word, std::regex{"'"}, "'\\''") + "'"; }
+
+/// A folder of its own for each test, and the program run in it.
+class Program : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "attnfuzz-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder = name;
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  Outcome run(const std::vector<std::string>& args, const std::string& input = "", const std::string& program = ATTNFUZZ_PROGRAM) {
+    // Beside the folder, so that a test can see what a run wrote into it.
+    const std::string files = folder.string() + "-run";
+    std::ofstream{files + ".in", std::ios::binary} << input;
+    std::string command = "cd " + quoted(folder.string()) + " && " + quoted(program);
+    for (const std::string& arg : args) command += " " + quoted(arg);
+    command += " <" + quoted(files + ".in") + " >" + quoted(files + ".out") + " 2>" + quoted(files + ".err");
+    const int status = std::system(command.c_str());
+    Outcome result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(files + ".out"), read(files + ".err")};
+    for (const char* end : {".in", ".out", ".err"}) fs::remove(files + end);
+    return result;
+  }
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream{folder / name, std::ios::binary} << text;
+    return folder / name;
+  }
+  [[nodiscard]] std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+    return names;
+  }
+
+  fs::path folder;
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_F(Program, check_says_what_holds) {
+  const Outcome result = run({"check", "8q1s1k_q16s4k_2q2k", "--threshold", "4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "8q1s1k_q16s4k_2q2k: ok, 8 decodes, 1 extends, 2 prefills, 0 padding, 1 chunks\n");
+}
+
+TEST_F(Program, check_takes_files_stdin_and_batches_in_one_call) {
+  const fs::path file = write("a.batch", "attnfuzz 1\nbatch 2q3s0\n");
+  const Outcome result = run({"check", file.string(), "-", "3q1"}, "attnfuzz 1\nbatch q1s9\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "a.batch: ok, 0 decodes, 2 extends")) << result.out;
+  EXPECT_TRUE(contains(result.out, "-: ok, 1 decodes")) << result.out;
+  EXPECT_TRUE(contains(result.out, "3 checked, 0 with a finding")) << result.out;
+}
+
+TEST_F(Program, check_tells_what_the_contract_refuses_and_reorder_mends_it) {
+  const Outcome refused = run({"check", "2q1k_32q1s1k"});
+  EXPECT_EQ(refused.exit_code, 0);
+  EXPECT_TRUE(contains(refused.out, "refused, as the contract says: unordered: request 2 has 1023 context tokens")) << refused.out;
+  const Outcome ordered = run({"check", "2q1k_32q1s1k", "--reorder"});
+  EXPECT_TRUE(contains(ordered.out, "32 decodes, 0 extends, 2 prefills")) << ordered.out;
+}
+
+/// A command line or input that makes no sense, and what the one line about it has in it.
+struct Bad {
+  std::vector<std::string> args;
+  std::string part;
+};
+
+TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
+  write("bad.batch", "attnfuzz 1\nbatch q1s2\nwindow_left far\n");
+  write("bad.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04,many,8\n");
+  write("bad.jsonl", "{\"fn\":\"reorder\",\"num_scheduled_tokens\":[1],\"num_computed_tokens\":[1],\"decode_threshold\":1,\"modified\":false,\"order\":[0]}\n{\"fn\":\n");
+  write("empty", "");
+  const auto before = files();
+  const std::vector<Bad> all{
+      {{"check", "bad.batch"}, "bad.batch:3:13: expected a number, found 'far'"},
+      {{"check", "q1s"}, "q1s:1:4: expected a number"},
+      {{"check", "nothing.batch"}, "nothing.batch: no such file"},
+      {{"check", "."}, ".: is a folder"},
+      {{"check", "empty"}, "empty:1:1: empty"},
+      {{"check"}, "input is required"},
+      {{"check", "q1", "--threshold", "four"}, "--threshold"},
+      {{"check", "q1", "--threshold", "99999999999"}, "--threshold"},
+      {{"check", "q1", "--policy", "fair"}, "--policy"},
+      {{"show", "bad.batch", "--svg", "out.svg"}, "bad.batch:3:13"},
+      {{"show", "q5s9", "--svg", "no/such/folder/out.svg"}, "no/such/folder/out.svg"},
+      {{"show", "q5s9", "--step", "4"}, "step"},
+      {{"reduce", "bad.batch"}, "bad.batch:3:13"},
+      {{"reduce", "q1", "--seconds", "-3"}, "--seconds"},
+      {{"golden", "bad.jsonl"}, "bad.jsonl:2:1: "},
+      {{"golden", "nothing.jsonl"}, "nothing.jsonl: cannot be read"},
+      {{"golden", "empty"}, "empty: holds no record"},
+      {{"trace", "bad.csv", "--emit", "steps"}, "bad.csv:3:"},
+      {{"trace", "nothing.csv"}, "nothing.csv"},
+      {{"trace", "empty"}, "empty:1:"},
+      {{"polish"}, "polish"},
+      {{}, "A subcommand is required"},
+  };
+  for (const Bad& bad : all) {
+    const Outcome result = run(bad.args);
+    const std::string what = testing::PrintToString(bad.args) + "\n" + result.out + result.err;
+    EXPECT_EQ(result.exit_code, 2) << what;
+    EXPECT_EQ(result.error_lines(), 1) << what;
+    EXPECT_TRUE(contains(result.err, bad.part)) << what;
+    EXPECT_EQ(result.out, "") << what;
+    EXPECT_EQ(files(), before) << what;
+  }
+}
+
+TEST_F(Program, help_has_examples) {
+  EXPECT_TRUE(contains(run({"--help"}).out, "attnfuzz check 8q1s1k"));
+  for (const char* command : {"check", "show", "reduce", "golden", "trace"}) {
+    const Outcome result = run({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_TRUE(contains(result.out, "Example")) << result.out;
+    EXPECT_TRUE(contains(result.out, std::string{"attnfuzz "} + command)) << result.out;
+  }
+}
+
+TEST_F(Program, show_draws_in_the_terminal_and_in_svg) {
+  const Outcome result = run({"show", "4q1s90_3q16s80_2q12", "--workspace", "64", "--svg", "out.svg"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "num_chunks 4")) << result.out;
+  const std::string svg = read(folder / "out.svg");
+  EXPECT_TRUE(contains(svg, "<svg")) << svg.substr(0, 200);
+  EXPECT_TRUE(contains(svg, "</svg>"));
+  EXPECT_EQ(files(), std::set<std::string>{"out.svg"});
+}
+
+TEST_F(Program, show_prints_json_other_programs_can_read) {
+  const Outcome result = run({"show", "2q3s0", "q5s20", "--workspace", "8", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto document = nlohmann::json::parse(result.out);
+  ASSERT_EQ(document.at("cases").size(), 2u);
+  EXPECT_EQ(document["cases"][0]["name"], "2q3s0");
+  EXPECT_TRUE(contains(document["cases"][0].dump(), "\"num_chunks\":0"));
+  EXPECT_TRUE(contains(document["cases"][1].dump(), "\"num_chunks\":2"));
+}
+
+TEST_F(Program, reduce_has_nothing_to_do_where_all_holds) {
+  const Outcome result = run({"reduce", "8q1s1k_q16s4k"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "8q1s1k_q16s4k: no finding, nothing to reduce\n");
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Program, golden_counts_matches_and_shows_differences) {
+  const Outcome all = run({"golden", (source / "corpus/golden/upstream.jsonl").string()});
+  EXPECT_EQ(all.exit_code, 0) << all.out;
+  EXPECT_TRUE(std::regex_search(all.out, std::regex{"all +2500 +0\n"})) << all.out;
+  write("one.jsonl", R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[0,1]})");
+  const Outcome one = run({"golden", "one.jsonl"});
+  EXPECT_EQ(one.exit_code, 1);
+  EXPECT_TRUE(contains(one.out, "one.jsonl:1: reorder: order: [1,0], expected [0,1]")) << one.out;
+}
+
+TEST_F(Program, trace_turns_requests_into_batches_that_hold) {
+  std::string csv = "timestamp_ms,input_length,output_length\n";
+  for (int i = 0; i < 60; ++i) csv += std::to_string(i * 20) + "," + std::to_string(100 + i * 37) + "," + std::to_string(3 + i % 9) + "\n";
+  write("t.csv", csv);
+  const Outcome result = run({"trace", "t.csv", "--max-num-batched-tokens", "512", "--check-every", "1", "--emit", "steps", "--every", "5"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_TRUE(contains(result.out, "steps/s")) << result.out;
+  std::vector<std::string> args{"check", "--quiet"};
+  for (const auto& entry : fs::directory_iterator(folder / "steps")) args.push_back(entry.path().string());
+  ASSERT_GT(args.size(), 4u);
+  const Outcome checked = run(args);
+  EXPECT_EQ(checked.exit_code, 0) << checked.out;
+  EXPECT_TRUE(contains(checked.out, " 0 with a finding")) << checked.out;
+}
+
+// ---- targets --------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> targets() {
+  std::vector<std::string> names;
+  std::ifstream file{fs::path{ATTNFUZZ_FUZZ_DIR} / "targets.txt"};
+  for (std::string line; std::getline(file, line);)
+    if (!line.empty()) names.push_back(line);
+  return names;
+}
+
+TEST(Readme, has_a_row_for_every_target_and_no_other) {
+  std::set<std::string> rows;
+  std::istringstream readme{read(source / "README.md")};
+  const std::regex row{R"(^\| `(fuzz_[a-z_]+)` \|.*\|.*\|$)"};
+  std::smatch match;
+  for (std::string line; std::getline(readme, line);)
+    if (std::regex_match(line, match, row)) rows.insert(match[1]);
+  const auto built = targets();
+  EXPECT_FALSE(built.empty());
+  EXPECT_EQ(rows, (std::set<std::string>{built.begin(), built.end()}));
+}
+
+}  // namespace

@@ -1,0 +1,236 @@
+// The rooms besides the builder: splits, reordering, local attention, context parallelism, and the words of errors.
+#include "attn/context_parallel.hpp"
+#include "attn/local_attention.hpp"
+#include "attn/reorder.hpp"
+#include "attn/split.hpp"
+#include "batchtext/batchtext.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace {
+
+using attn::DecodePrefillSplit;
+using attn::Error;
+using Ints = std::vector<std::int32_t>;
+
+batchtext::Step step_of(std::string_view text) {
+  const auto parsed = batchtext::parse("attnfuzz 1\n" + std::string{text});
+  EXPECT_TRUE(parsed) << text;
+  return parsed->steps.front();
+}
+
+tl::expected<DecodePrefillSplit, Error> two_way(std::string_view text, bool require_uniform) {
+  const batchtext::Arrays arrays{step_of(text)};
+  return attn::split_decodes_prefills(arrays.batch(), require_uniform);
+}
+
+TEST(TwoWaySplit, counts_leading_short_rows) {
+  EXPECT_EQ(two_way("decode_threshold 3\nbatch q1s9_q3s9_q4s9_q1s9", false), (DecodePrefillSplit{2, 2, 0, 4, 5}));
+  EXPECT_EQ(two_way("batch q4s9_q1s9", false), (DecodePrefillSplit{0, 2, 0, 0, 5}));
+}
+
+TEST(TwoWaySplit, uniform_rows_are_as_long_as_the_first) {
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", true), (DecodePrefillSplit{2, 1, 0, 6, 2}));
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", false), (DecodePrefillSplit{3, 0, 0, 8, 0}));
+}
+
+TEST(TwoWaySplit, padding_of_a_uniform_batch_is_decode) {
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0", true), (DecodePrefillSplit{3, 0, 0, 6, 0}));
+  // Captured graphs count the padding at full length.
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 9", true), (DecodePrefillSplit{3, 0, 0, 9, 0}));
+  const auto wrong = two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 8", true);
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error(), (Error{Error::token_count_mismatch, -1, 8, 6}));
+}
+
+TEST(TwoWaySplit, padding_behind_prefills_is_counted_apart) {
+  EXPECT_EQ(two_way("batch q1s9_q4_2q0", false), (DecodePrefillSplit{1, 1, 2, 1, 4}));
+}
+
+TEST(TwoWaySplit, refuses_malformed_offsets) {
+  const auto split = two_way("query_start_loc 0 4 3\nnum_actual_tokens 3", false);
+  ASSERT_FALSE(split);
+  EXPECT_EQ(split.error().kind, Error::offsets_decreasing);
+  EXPECT_EQ(attn::split_decodes_prefills(attn::Batch{}, true), DecodePrefillSplit{});
+}
+
+TEST(ThreeWaySplit, refuses_what_it_reads) {
+  const batchtext::Arrays bad_offsets{step_of("query_start_loc 1 4")};
+  EXPECT_EQ(attn::split_decodes_extends_prefills(bad_offsets.batch()).error().kind, Error::offsets_start);
+  const batchtext::Arrays bad_length{step_of("batch q3s9\nseq_lens -9")};
+  EXPECT_EQ(attn::split_decodes_extends_prefills(bad_length.batch()).error().kind, Error::negative_seq_len);
+  // A decode-only split reads no length, so it cannot object to one.
+  const batchtext::Arrays decode{step_of("batch q1s9\nseq_lens -9")};
+  EXPECT_TRUE(attn::split_decodes_extends_prefills(decode.batch()));
+}
+
+TEST(PrefillChunks, are_the_longest_runs_that_fit) {
+  const Ints lens{16, 0, 2, 6, 12, 10, 6, 5, 2};
+  std::vector<attn::RequestRange> chunks(lens.size());
+  ASSERT_EQ(attn::split_prefill_chunks(lens, 16, 1, chunks), 5);
+  EXPECT_EQ(chunks[0], (attn::RequestRange{1, 3}));
+  EXPECT_EQ(chunks[4], (attn::RequestRange{8, 10}));
+  EXPECT_EQ(attn::split_prefill_chunks({}, 16, 1, chunks), 0);
+}
+
+TEST(PrefillChunks, refuse_what_cannot_fit) {
+  std::vector<attn::RequestRange> chunks(2);
+  const Ints lens{4, 20};
+  EXPECT_EQ(attn::split_prefill_chunks(lens, 16, 0, chunks).error(), (Error{Error::workspace_too_small, 1, 16, 20}));
+  EXPECT_EQ(attn::split_prefill_chunks(lens, -1, 0, chunks).error(), (Error{Error::invalid_workspace, -1, -1, 0}));
+  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 0, std::span{chunks}.first(1)).error(), (Error{Error::capacity_exceeded, -1, 2, 1}));
+  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 2147483647, chunks).error(), (Error{Error::sum_overflow, 2, 2147483649, 2147483647}));
+  const Ints negative{4, -2};
+  EXPECT_EQ(attn::split_prefill_chunks(negative, 16, 0, chunks).error(), (Error{Error::negative_seq_len, 1, -2, 0}));
+}
+
+TEST(Reorder, moves_as_few_as_possible) {
+  const Ints scheduled{8, 1, 1, 9, 1};
+  const Ints computed{0, 5, 5, 7, 0};
+  Ints order(5, -1);
+  const auto modified = attn::reorder_batch(scheduled, computed, 1, order);
+  EXPECT_EQ(modified, true);
+  EXPECT_EQ(order, (Ints{2, 1, 3, 0, 4}));
+  EXPECT_EQ(attn::reorder_batch({}, {}, 1, {}), false);
+}
+
+TEST(Reorder, refuses_bad_counts_before_it_writes) {
+  const Ints two{1, 2};
+  const Ints one{1};
+  const Ints negative{1, -2};
+  Ints order(2, 77);
+  EXPECT_EQ(attn::reorder_batch(two, one, 1, order).error(), (Error{Error::count_mismatch, -1, 1, 2}));
+  EXPECT_EQ(attn::reorder_batch(two, two, 1, std::span{order}.first(1)).error(), (Error{Error::count_mismatch, -1, 1, 2}));
+  EXPECT_EQ(attn::reorder_batch(two, two, -1, order).error(), (Error{Error::invalid_decode_threshold, -1, -1, 0}));
+  EXPECT_EQ(attn::reorder_batch(negative, two, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
+  EXPECT_EQ(attn::reorder_batch(two, negative, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
+  EXPECT_EQ(order, (Ints{77, 77}));
+}
+
+/// Two requests over a table of three columns of four tokens each.
+struct Local {
+  Ints offsets{0, 2, 5};
+  Ints lens{5, 9};
+  Ints blocks{10, 11, 12, 20, 21, 22};
+  attn::LocalAttentionInput input;
+  attn::LocalAttentionBuilder builder;
+
+  Local() { refresh(); }
+  void refresh() {
+    input.attn_chunk_size = 8;
+    input.block_size = 4;
+    input.query_start_loc = offsets;
+    input.seq_lens = lens;
+    input.block_table = {blocks, 3};
+  }
+  Error error() { return builder.build(input).error(); }
+};
+
+TEST(LocalAttention, makes_a_virtual_request_of_each_chunk) {
+  Local local;
+  const auto made = local.builder.build(local.input);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(Ints(made->cu_seqlens_q.begin(), made->cu_seqlens_q.end()), (Ints{0, 2, 4, 5}));
+  EXPECT_EQ(Ints(made->seqlens_k.begin(), made->seqlens_k.end()), (Ints{5, 8, 1}));
+  EXPECT_EQ(Ints(made->k_starts.begin(), made->k_starts.end()), (Ints{0, 0, 8}));
+  EXPECT_EQ(Ints(made->block_table.data.begin(), made->block_table.data.end()), (Ints{10, 11, 20, 21, 22, 22}));
+}
+
+TEST(LocalAttention, rows_without_queries_have_no_virtual_request) {
+  Local local;
+  local.offsets = {0, 2, 2};
+  local.lens = {5, -7};
+  local.refresh();
+  const auto made = local.builder.build(local.input);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->seqlens_k.size(), 1u);
+}
+
+TEST(LocalAttention, refuses_malformed_input) {
+  Local local;
+  local.input.block_size = 0;
+  EXPECT_EQ(local.error(), (Error{Error::invalid_block_size, -1, 0, 1}));
+  local.refresh();
+  local.input.attn_chunk_size = 6;
+  EXPECT_EQ(local.error(), (Error{Error::invalid_attn_chunk_size, -1, 6, 4}));
+  local.refresh();
+  local.input.query_start_loc = std::span{local.offsets}.first(2);
+  EXPECT_EQ(local.error(), (Error{Error::offsets_count, -1, 2, 3}));
+  local.refresh();
+  local.input.block_table.num_cols = 4;
+  EXPECT_EQ(local.error(), (Error{Error::count_mismatch, -1, 6, 8}));
+  local.refresh();
+  local.offsets = {1, 2, 5};
+  EXPECT_EQ(local.error(), (Error{Error::offsets_start, 0, 1, 0}));
+  local.offsets = {0, 3, 2};
+  EXPECT_EQ(local.error(), (Error{Error::offsets_decreasing, 2, 2, 3}));
+  local.offsets = {0, 2, 5};
+  local.lens = {5, -1};
+  EXPECT_EQ(local.error(), (Error{Error::negative_seq_len, 1, -1, 0}));
+  local.lens = {5, 2};
+  EXPECT_EQ(local.error(), (Error{Error::seq_len_below_query_len, 1, 2, 3}));
+  local.lens = {5, 13};
+  EXPECT_EQ(local.error(), (Error{Error::block_table_too_narrow, 1, 3, 4}));
+}
+
+TEST(LocalAttention, refuses_what_no_builder_could_hold) {
+  // One request of 2^31 - 1 queries in chunks of one token.
+  const Ints offsets{0, 2147483647};
+  const Ints lens{2147483647};
+  attn::LocalAttentionInput input;
+  input.attn_chunk_size = 1073741824;
+  input.block_size = 1073741824;
+  input.query_start_loc = offsets;
+  input.seq_lens = lens;
+  const Ints two_blocks{1, 2};
+  input.block_table = {two_blocks, 2};
+  attn::LocalAttentionBuilder builder;
+  EXPECT_TRUE(builder.build(input)) << "two chunks";
+  input.attn_chunk_size = input.block_size = 1;
+  EXPECT_EQ(builder.build(input).error().kind, Error::block_table_too_narrow);
+}
+
+TEST(ContextParallel, deals_tokens_in_turns) {
+  const Ints lens{0, 5, 12, 2147483647};
+  Ints local(4, -1);
+  ASSERT_TRUE(attn::dcp_local_seq_lens(lens, 2, 0, 4, local));
+  EXPECT_EQ(local, (Ints{0, 4, 8, 1073741824}));
+  ASSERT_TRUE(attn::dcp_local_seq_lens(lens, 2, 1, 4, local));
+  EXPECT_EQ(local, (Ints{0, 1, 4, 1073741823}));
+  ASSERT_TRUE(attn::dcp_local_seq_lens(lens, 2147483647, 1, 2147483647, local)) << "a round beyond 32 bits";
+  EXPECT_EQ(local, (Ints{0, 0, 0, 0}));
+}
+
+TEST(ContextParallel, refuses_malformed_input) {
+  const Ints lens{4, -3};
+  Ints local(2, 77);
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(1)).error(), (Error{Error::count_mismatch, -1, 1, 2}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 0, 0, 1, local).error(), (Error{Error::invalid_dcp_size, -1, 0, 1}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 2, 1, local).error(), (Error{Error::invalid_rank, -1, 2, 2}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, -1, 1, local).error(), (Error{Error::invalid_rank, -1, -1, 2}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 1, 0, local).error(), (Error{Error::invalid_interleave, -1, 0, 1}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 1, 1, local).error(), (Error{Error::negative_seq_len, 1, -3, 0}));
+  EXPECT_EQ(local, (Ints{77, 77}));
+}
+
+TEST(ErrorText, every_kind_has_a_name_and_a_line_of_its_own) {
+  std::set<std::string_view> names;
+  for (int kind = 0; kind < Error::num_kinds; ++kind) {
+    const Error error{static_cast<Error::Kind>(kind), 11, 22, 33};
+    names.insert(attn::name(error.kind));
+    const std::string line = attn::message(error);
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    if (error.kind != Error::missing_seq_lens) EXPECT_NE(line.find("22"), std::string::npos) << line << ": names its value";
+    EXPECT_NE(line.find("11"), std::string::npos) << line << ": names its index";
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(Error::num_kinds));
+  EXPECT_EQ(attn::message({Error::unordered, 2, 15, 1}),
+            "unordered: request 2 has 15 context tokens, but stands behind request 1, the first prefill");
+  const auto unknown = static_cast<Error::Kind>(200);
+  EXPECT_EQ(attn::message({unknown, 0, 0, 0}), "unknown");
+}
+
+}  // namespace
