@@ -36,11 +36,12 @@ Leaning draw_leaning(Random& random, const attn::Config& config) {
   leaning.extends = up_to(most);
   leaning.prefills = up_to(most);
   // One region alone is a shape of its own, and rare when each is drawn apart.
-  const auto alone = random.below(12);
-  if (alone < 3) {
-    if (alone != 0) leaning.decodes = 0;
-    if (alone != 1) leaning.extends = 0;
-    if (alone != 2) leaning.prefills = 0;
+  int* const regions[]{&leaning.decodes, &leaning.extends, &leaning.extends, &leaning.prefills};
+  if (random.chance(30)) {
+    int* const alone = regions[random.below(4)];
+    for (int* region : regions)
+      if (region != alone) *region = 0;
+    *alone = std::max(*alone, 1);
   }
   leaning.padding = random.chance(70) ? 0 : static_cast<int>(random.between(1, 6));
   leaning.cross = random.chance(15) ? 50 : 0;
@@ -116,6 +117,18 @@ void leave_lengths_out(Random& random, Step& step) {
   const auto is_short = [&](const Request& request) { return request.query_len <= step.config.decode_threshold; };
   if (!std::all_of(step.requests.begin(), step.requests.end(), is_short) || !random.chance(30)) return;
   step.seq_lens = step.seq_lens_upper_bound = Lens{};
+}
+
+/// Takes every context away but one.
+void leave_one_context(Random& random, Step& step) {
+  if (step.requests.empty()) return;
+  const std::int64_t kept = random.below(static_cast<std::int64_t>(step.requests.size()));
+  for (std::size_t i = 0; i < step.requests.size(); ++i) {
+    Request& request = step.requests[i];
+    const bool is_extend = request.query_len > step.config.decode_threshold && request.seq_len > request.query_len;
+    // One below the query: without a context, but no prefill.
+    if (is_extend && static_cast<std::int64_t>(i) != kept) request.seq_len = request.query_len - 1;
+  }
 }
 
 void add_padding(Random& random, Step& step, int most) {
@@ -197,6 +210,7 @@ Step draw_step(Random& random) {
     const std::int32_t query_len = clamp_length(draw_long_query(random, leaning, step));
     step.requests.push_back({query_len, query_len});
   }
+  if (random.chance(8)) leave_one_context(random, step);
   add_padding(random, step, leaning.padding);
   draw_bounds(random, step);
   if (!is_legal(step)) put_in_order(step);
@@ -233,7 +247,7 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
   // A decode, an extend and a prefill at least: something for every rule.
   for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold, threshold + 40});
   const std::size_t first_extend = step.requests.size();
-  for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold + 3, threshold + 3 + clamp_length(random.between(1, 90))});
+  for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold + 3, threshold + 3 + clamp_length(random.chance(40) ? 1 : random.between(1, 90))});
   const std::size_t first_prefill = step.requests.size();
   for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold + 5, threshold + 5});
   const std::size_t count = step.requests.size();
