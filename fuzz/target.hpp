@@ -15,7 +15,7 @@ namespace fuzz {
 /// Array entries one build may produce: a batch above it is refused, so that an execution stays in the microseconds.
 inline constexpr std::int64_t max_entries = std::int64_t{1} << 12;
 /// Steps of a case that run; more add time but no state that two neighbours do not have.
-inline constexpr std::size_t max_steps = 4;
+inline constexpr std::size_t max_steps = 3;
 
 /// What the structured mutator may do to a target's inputs.
 struct Mutations {

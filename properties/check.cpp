@@ -54,14 +54,15 @@ std::optional<Finding> finding_of(const Invariant& invariant, const Verdict& ver
 
 using Result = tl::expected<attn::Metadata, attn::Error>;
 
-std::optional<Finding> check_refusal(const attn::Batch& batch, const Result& result, std::int64_t max_entries) {
+std::optional<Finding> check_refusal(const attn::Batch& batch, const Judged& judged, const Result& result,
+                                     std::int64_t max_entries) {
   std::optional<attn::Error> error;
   if (!result) error = result.error();
   in_progress = "E1";
   if (error)
-    if (auto finding = finding_of(legal_is_built, legal_batches_are_built(batch, *error, max_entries))) return finding;
+    if (auto finding = finding_of(legal_is_built, legal_batches_are_built(judged, *error))) return finding;
   in_progress = "E2";
-  return finding_of(errors_are_true, errors_tell_the_truth(batch, error, max_entries));
+  return finding_of(errors_are_true, errors_tell_the_truth(batch, judged, error, max_entries));
 }
 
 std::optional<Finding> check_built(const Built& built, std::string_view families) {
@@ -84,10 +85,11 @@ class Sequence {
     attn::MetadataBuilder fresh{scope_.max_entries};
     const Result result = fresh.build(batch);
     if (scope_.observe != nullptr) scope_.observe(batch, result);
-    if (auto finding = check_refusal(batch, result, scope_.max_entries)) return finding;
+    const Judged judged = judge(batch, scope_.max_entries);
+    if (auto finding = check_refusal(batch, judged, result, scope_.max_entries)) return finding;
     if (result) {
-      const auto rows = naive::rows_of(batch);
-      if (auto finding = check_built({batch, *result, rows, scope_.max_entries}, scope_.families)) return finding;
+      const Built built{batch, *result, judged.rows, judged.contexts, scope_.max_entries};
+      if (auto finding = check_built(built, scope_.families)) return finding;
     }
     return check_used(batch, std::move(fresh), result);
   }

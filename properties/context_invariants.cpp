@@ -10,14 +10,6 @@
 namespace properties {
 namespace {
 
-/// Context of each extend, from the batch.
-std::vector<std::int64_t> contexts_of(const Built& built) {
-  std::vector<std::int64_t> contexts;
-  for (const naive::Row& row : built.rows)
-    if (row.row_class == naive::RowClass::extend) contexts.push_back(row.context);
-  return contexts;
-}
-
 std::string at(std::int64_t chunk, std::size_t extend) { return fmt::format("chunk {}, extend {}", chunk, extend); }
 
 /// Every array of the context has the rank its documentation gives, also without chunks.
@@ -43,7 +35,7 @@ Verdict shapes_are_right(const Built& built) {
 Verdict every_context_token_is_gathered_once(const Built& built) {
   if (auto v = shapes_are_right(built)) return v;
   const attn::ChunkedContext& context = built.metadata.context;
-  const auto expected = contexts_of(built);
+  const auto& expected = built.contexts;
   std::vector<std::int64_t> gathered(expected.size());
   for (std::int64_t chunk = 0; chunk < context.num_chunks; ++chunk) {
     const auto starts = context.chunk_starts[chunk];
@@ -114,7 +106,7 @@ Verdict token_to_batch_inverts_cumulative_lengths(const Built& built) {
 }
 
 Verdict no_context_means_no_chunk(const Built& built) {
-  const auto contexts = contexts_of(built);
+  const auto& contexts = built.contexts;
   const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t context) { return context > 0; });
   if (any == (built.metadata.context.num_chunks > 0)) return std::nullopt;
   return Difference{"num_chunks", fmt::format("{} with {} context", built.metadata.context.num_chunks, any ? "some" : "no")};
@@ -128,7 +120,7 @@ Verdict chunks_are_full_and_few(const Built& built) {
     if (std::none_of(lens.begin(), lens.end(), [](std::int32_t len) { return len > 0; }))
       return Difference{fmt::format("chunk {}", chunk), "is empty"};
   }
-  const auto contexts = contexts_of(built);
+  const auto& contexts = built.contexts;
   const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t length) { return length > 0; });
   if (!any) return std::nullopt;  // C5 has that
   return compare("num_chunks", context.num_chunks, naive::count_passes(contexts, config.workspace_tokens, config.chunk_policy));

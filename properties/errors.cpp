@@ -68,16 +68,16 @@ ErrorKinds of_order(const Batch& batch, const std::vector<naive::Row>& rows) {
 }
 
 /// What the arrays of the metadata hold in all, without making them.
-ErrorKinds of_sizes(const Batch& batch, const std::vector<naive::Row>& rows, std::int64_t max_entries) {
+ErrorKinds of_sizes(const Batch& batch, const Judged& judged, std::int64_t max_entries) {
+  const auto& rows = judged.rows;
+  const auto& contexts = judged.contexts;
   ErrorKinds broken;
-  std::vector<std::int64_t> contexts;
   std::int64_t offsets = 3;
   std::int64_t context_tokens = 0;
   std::int64_t window_tokens = 0;
   for (const naive::Row& row : rows) {
     if (row.row_class != naive::RowClass::padding) ++offsets;
     if (row.row_class != naive::RowClass::extend) continue;
-    contexts.push_back(row.context);
     context_tokens += row.context;
     const std::int64_t reach = std::int64_t{row.query_len} + batch.config.window_left.value_or(0) + 1;
     window_tokens += std::min<std::int64_t>(*row.seq_len, reach);
@@ -166,30 +166,33 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
 
 }  // namespace
 
-ErrorKinds broken_rules(const attn::Batch& batch, std::int64_t max_entries) {
-  ErrorKinds broken = of_configuration_and_counts(batch);
+Judged judge(const attn::Batch& batch, std::int64_t max_entries) {
+  Judged judged;
+  ErrorKinds& broken = judged.broken;
+  broken = of_configuration_and_counts(batch);
   const bool counts_are_sound =
       !broken[Error::negative_num_reqs] && !broken[Error::offsets_count] && !broken[Error::seq_lens_count] &&
       !broken[Error::upper_bound_count];
-  if (!counts_are_sound) return broken;
+  if (!counts_are_sound) return judged;
   broken |= of_offsets(batch);
-  if (broken.any()) return broken;
-  const auto rows = naive::rows_of(batch);
-  broken |= of_lengths(batch, rows);
-  if (broken.any()) return broken;
-  broken |= of_order(batch, rows);
-  if (broken.any()) return broken;
-  return of_sizes(batch, rows, max_entries);
+  if (broken.any()) return judged;
+  judged.rows = naive::rows_of(batch);
+  judged.contexts = naive::contexts_of(judged.rows);
+  broken |= of_lengths(batch, judged.rows);
+  if (broken.any()) return judged;
+  broken |= of_order(batch, judged.rows);
+  if (broken.none()) broken = of_sizes(batch, judged, max_entries);
+  return judged;
 }
 
-Verdict legal_batches_are_built(const attn::Batch& batch, const attn::Error& error, std::int64_t max_entries) {
-  if (broken_rules(batch, max_entries).any()) return std::nullopt;
+Verdict legal_batches_are_built(const Judged& judged, const attn::Error& error) {
+  if (judged.broken.any()) return std::nullopt;
   return Difference{"build", fmt::format("refused with {}, but breaks no rule", attn::message(error))};
 }
 
-Verdict errors_tell_the_truth(const attn::Batch& batch, const std::optional<attn::Error>& error,
+Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged, const std::optional<attn::Error>& error,
                               std::int64_t max_entries) {
-  const ErrorKinds broken = broken_rules(batch, max_entries);
+  const ErrorKinds& broken = judged.broken;
   if (!error) {
     if (broken.none()) return std::nullopt;
     return Difference{"build", fmt::format("built, but breaks {}", names_of(broken))};

@@ -24,7 +24,8 @@ using Verdict = std::optional<Difference>;
 struct Built {
   const attn::Batch& batch;
   const attn::Metadata& metadata;
-  const std::vector<naive::Row>& rows;  ///< naive::rows_of(batch)
+  const std::vector<naive::Row>& rows;        ///< naive::rows_of(batch)
+  const std::vector<std::int64_t>& contexts;  ///< naive::contexts_of(rows)
   std::int64_t max_entries = attn::MetadataBuilder::default_max_entries;
 };
 

@@ -212,7 +212,7 @@ Verdict doubling_the_workspace_keeps_the_context(const Built& built) {
   if (found->context.num_chunks > built.metadata.context.num_chunks)
     return Difference{"num_chunks with twice the workspace",
                       fmt::format("{}, with the single one {}", found->context.num_chunks, built.metadata.context.num_chunks)};
-  const Built twice{doubled, *found, built.rows, built.max_entries};
+  const Built twice{doubled, *found, built.rows, built.contexts, built.max_entries};
   auto verdict = every_context_token_is_gathered_once(twice);
   if (!verdict) verdict = no_chunk_exceeds_the_workspace(twice);
   if (verdict) verdict->where += ", with twice the workspace";

@@ -81,9 +81,15 @@ std::vector<Row> rows_of(const attn::Batch& batch) {
   return rows;
 }
 
+std::vector<std::int64_t> contexts_of(const std::vector<Row>& rows) {
+  std::vector<std::int64_t> contexts;
+  for (const Row& row : rows)
+    if (row.row_class == RowClass::extend) contexts.push_back(row.context);
+  return contexts;
+}
+
 Metadata build(const attn::Batch& batch, const std::vector<Row>& rows) {
   Metadata metadata;
-  std::vector<std::int64_t> contexts;
   for (const Row& row : rows) {
     if (!row.is_padding) metadata.num_kv_tokens += row.seq_len.value_or(batch.max_seq_len);
     switch (row.row_class) {
@@ -92,12 +98,11 @@ Metadata build(const attn::Batch& batch, const std::vector<Row>& rows) {
       case RowClass::padding: ++metadata.num_padding; break;
       case RowClass::extend:
         add_row(metadata.extend, row, batch);
-        contexts.push_back(row.context);
         if (batch.config.window_left) metadata.windows.push_back(window_of(row, *batch.config.window_left));
         break;
     }
   }
-  metadata.passes = lay_out(contexts, batch.config);
+  metadata.passes = lay_out(contexts_of(rows), batch.config);
   return metadata;
 }
 

@@ -24,6 +24,9 @@ struct Row {
 /// Each request of the batch with its class.
 [[nodiscard]] std::vector<Row> rows_of(const attn::Batch& batch);
 
+/// The context of each extend.
+[[nodiscard]] std::vector<std::int64_t> contexts_of(const std::vector<Row>& rows);
+
 /// A token of the extends' contexts.
 struct ContextToken {
   std::int32_t extend = 0;

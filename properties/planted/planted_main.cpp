@@ -60,7 +60,8 @@ std::optional<Finding> hold(const properties::Invariant& invariant, const batcht
     if (!built) continue;
     const auto rows = properties::naive::rows_of(arrays.batch());
     properties::set_invariant_in_progress(invariant.id);
-    if (const auto verdict = invariant.holds({arrays.batch(), *built, rows, max_entries}))
+    const auto contexts = properties::naive::contexts_of(rows);
+    if (const auto verdict = invariant.holds({arrays.batch(), *built, rows, contexts, max_entries}))
       return Finding{std::string{invariant.id}, std::string{invariant.claim}, verdict->where, verdict->what};
   }
   return std::nullopt;
