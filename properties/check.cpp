@@ -39,6 +39,7 @@ constexpr std::array table_of_invariants{
     Invariant{"O1", "the metadata equals that of the naive second implementation", metadata_equals_the_naive_one},
     Invariant{"L1", "local attention shows each query the keys of its chunk", local_attention_shows_each_query_its_chunk},
     Invariant{"R1", "every token belongs to exactly one context-parallel rank", every_token_has_one_context_parallel_rank},
+    Invariant{"E4", "the other rooms refuse malformed input by its numbers, and write nothing", rooms_refuse_malformed_input},
 };
 
 constexpr Invariant legal_is_built{"E1", "a batch that breaks no rule is built", nullptr};

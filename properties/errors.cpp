@@ -164,6 +164,13 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
   }
 }
 
+/// The line people read names the kind and the value found, so that it can be acted on.
+bool line_says_it(const Error& error) {
+  const std::string line = attn::message(error);
+  const bool has_value = error.kind == Error::missing_seq_lens || line.find(std::to_string(error.value)) != std::string::npos;
+  return line.starts_with(attn::name(error.kind)) && has_value && line.find('\n') == std::string::npos;
+}
+
 }  // namespace
 
 Judged judge(const attn::Batch& batch, std::int64_t max_entries) {
@@ -203,6 +210,7 @@ Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged, co
   if (!numbers_are_true(batch, *error, max_entries))
     return Difference{"error numbers", fmt::format("{} (index {}, value {}, limit {}) is not what stands in the batch",
                                                    attn::message(*error), error->index, error->value, error->limit)};
+  if (!line_says_it(*error)) return Difference{"error text", attn::message(*error)};
   return std::nullopt;
 }
 

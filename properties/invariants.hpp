@@ -57,6 +57,7 @@ Verdict metadata_equals_the_naive_one(const Built& built);             // O1
 // Other rooms, on inputs made from the batch.
 Verdict local_attention_shows_each_query_its_chunk(const Built& built);  // L1
 Verdict every_token_has_one_context_parallel_rank(const Built& built);   // R1
+Verdict rooms_refuse_malformed_input(const Built& built);                // E4
 
 /// An invariant with its stable id and its claim as a sentence.
 struct Invariant {
@@ -65,7 +66,7 @@ struct Invariant {
   Verdict (*holds)(const Built&);
 };
 
-/// All of the above, in that order. E1 to E3 are about refused batches and stand in errors.hpp.
+/// All of the above, in that order. E1 to E3 are about refused batches: errors.hpp has E1 and E2, check.cpp E3.
 [[nodiscard]] std::span<const Invariant> invariants();
 
 }  // namespace properties

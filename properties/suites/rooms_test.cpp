@@ -189,6 +189,16 @@ TEST(LocalAttention, refuses_what_no_builder_could_hold) {
   input.block_table = {two_blocks, 2};
   attn::LocalAttentionBuilder builder;
   EXPECT_TRUE(builder.build(input)) << "two chunks";
+  input.attn_chunk_size = 1073741824;
+  input.block_size = 1;
+  EXPECT_EQ(builder.build(input).error().kind, Error::block_table_too_narrow);
+  const Ints one_query{0, 1};
+  const Ints one_key{1};
+  input.query_start_loc = one_query;
+  input.seq_lens = one_key;
+  EXPECT_EQ(builder.build(input).error(), (Error{Error::capacity_exceeded, -1, 1, 0})) << "a row of 2^30 columns";
+  input.query_start_loc = offsets;
+  input.seq_lens = lens;
   input.attn_chunk_size = input.block_size = 1;
   EXPECT_EQ(builder.build(input).error().kind, Error::block_table_too_narrow);
 }

@@ -1,0 +1,218 @@
+#include "properties/compare.hpp"
+#include "properties/invariants.hpp"
+#include "properties/naive.hpp"
+
+#include "attn/context_parallel.hpp"
+#include "attn/local_attention.hpp"
+#include "attn/reorder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace properties {
+namespace {
+
+using attn::Error;
+
+/// A block table in which every block has a number of its own.
+std::vector<std::int32_t> numbered_blocks(std::int64_t num_reqs, std::int64_t num_cols) {
+  std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_reqs * num_cols));
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::int32_t>(i);
+  return blocks;
+}
+
+/// The keys a query must see, one by one, against those its virtual request has.
+Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std::int64_t position, bool is_last,
+                          const attn::LocalAttentionInput& input, std::size_t req) {
+  const std::int64_t chunk_begin = position - position % input.attn_chunk_size;
+  const std::string_view what = "local attention";
+  if (auto verdict = compare(what, local.k_starts[v], chunk_begin)) return verdict;
+  if (is_last)
+    if (auto verdict = compare(what, std::int64_t{local.k_starts[v]} + local.seqlens_k[v], position + 1)) return verdict;
+  const auto row = local.block_table[static_cast<std::int64_t>(v)];
+  for (std::int64_t key = chunk_begin; key <= position; ++key) {
+    const auto column = static_cast<std::size_t>((key - chunk_begin) / input.block_size);
+    const auto block = static_cast<std::size_t>(key / input.block_size);
+    if (row[column] != input.block_table[static_cast<std::int64_t>(req)][block])
+      return Difference{fmt::format("virtual request {}, key {}", v, key),
+                        fmt::format("is looked up in block {}", row[column])};
+  }
+  return std::nullopt;
+}
+
+/// What a room said to input it has to refuse.
+template <class Result>
+Verdict expect_refused(std::string_view what, const Result& result, const Error& expected) {
+  if (!result && result.error() == expected) return std::nullopt;
+  return Difference{std::string{what}, fmt::format("{}, expected {}", result ? "accepted" : attn::message(result.error()), attn::message(expected))};
+}
+
+constexpr std::int32_t untouched = 123456789;  // no room writes this
+
+/// Spans a room may not have written to.
+Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> written) {
+  if (std::all_of(written.begin(), written.end(), [](std::int32_t entry) { return entry == untouched; })) return std::nullopt;
+  return Difference{std::string{what}, "wrote to its output before it refused"};
+}
+
+Verdict two_way_refuses(const Built& built) {
+  attn::Batch batch = built.batch;
+  // Two more than there are: neither the offsets' count nor, with padding at full length, a captured one.
+  const std::int64_t tokens = std::int64_t{batch.num_actual_tokens} + 1;
+  if (tokens > 2147483647) return std::nullopt;
+  batch.num_actual_tokens = static_cast<std::int32_t>(tokens);
+  const auto first = built.rows.empty() ? 0 : built.rows[0].query_len;
+  if (std::int64_t{first} * batch.num_reqs == tokens) return std::nullopt;
+  return expect_refused("two-way split", attn::split_decodes_prefills(batch, true),
+                        {Error::token_count_mismatch, -1, tokens, built.batch.num_actual_tokens});
+}
+
+Verdict prefill_chunks_refuse(std::int64_t count) {
+  const std::vector<std::int32_t> lens(static_cast<std::size_t>(count), 1);
+  std::vector<attn::RequestRange> chunks(lens.size(), {untouched, untouched});
+  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 0, std::span{chunks}.first(lens.size() - 1)),
+                              {Error::capacity_exceeded, -1, count, count - 1}))
+    return v;
+  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 2147483647, chunks),
+                              {Error::sum_overflow, count, count + 2147483647, 2147483647}))
+    return v;
+  for (const attn::RequestRange& chunk : chunks)
+    if (!(chunk == attn::RequestRange{untouched, untouched})) return Difference{"prefill chunks", "wrote to its output before it refused"};
+  return std::nullopt;
+}
+
+Verdict reordering_refuses(std::int64_t count) {
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(count), 1);
+  std::vector<std::int32_t> order(tokens.size(), untouched);
+  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, std::span{tokens}.first(tokens.size() - 1), 1, order),
+                              {Error::count_mismatch, -1, count - 1, count}))
+    return v;
+  std::vector<std::int32_t> negative = tokens;
+  negative.back() = -4;
+  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, 1, order), {Error::negative_token_count, count - 1, -4, 0}))
+    return v;
+  return expect_untouched("reorder", order);
+}
+
+Verdict context_parallel_refuses(std::int64_t count) {
+  std::vector<std::int32_t> lens(static_cast<std::size_t>(count), 5);
+  std::vector<std::int32_t> local(lens.size(), untouched);
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 2, 1, local), {Error::invalid_rank, -1, 2, 2})) return v;
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(lens.size() - 1)),
+                              {Error::count_mismatch, -1, count - 1, count}))
+    return v;
+  lens.back() = -6;
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 0, 1, local), {Error::negative_seq_len, count - 1, -6, 0}))
+    return v;
+  return expect_untouched("context parallel", local);
+}
+
+/// One request of six tokens, two of them new, over a table of three blocks of two.
+Verdict local_attention_refuses() {
+  const std::array<std::int32_t, 2> offsets{0, 2};
+  const std::array<std::int32_t, 1> lens{6};
+  const std::array<std::int32_t, 3> blocks{7, 8, 9};
+  const attn::LocalAttentionInput good{4, 2, offsets, lens, {blocks, 3}};
+  attn::LocalAttentionBuilder builder;
+  const auto before = builder.build(good);
+  if (!before) return Difference{"local attention", attn::message(before.error())};
+  const auto refused = [&](auto change, const Error& expected) {
+    attn::LocalAttentionInput bad = good;
+    change(bad);
+    return expect_refused("local attention", builder.build(bad), expected);
+  };
+  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = 5; }, {Error::invalid_attn_chunk_size, -1, 5, 2})) return v;
+  if (auto v = refused([](auto& bad) { bad.block_table.num_cols = 4; }, {Error::count_mismatch, -1, 3, 4})) return v;
+  if (auto v = refused([&](auto& bad) { bad.block_table = {std::span{blocks}.first(2), 2}; }, {Error::block_table_too_narrow, 0, 2, 3}))
+    return v;
+  constexpr std::int32_t huge = 1 << 30;  // a row of the virtual table then has 2^29 columns
+  constexpr std::int64_t limit = attn::MetadataBuilder::default_max_entries / (huge / 2 + 3);
+  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = huge; }, {Error::capacity_exceeded, -1, 1, limit})) return v;
+  attn::LocalAttentionBuilder other;
+  return compare("local attention after refusals", before->k_starts, other.build(good)->k_starts);
+}
+
+}  // namespace
+
+Verdict local_attention_shows_each_query_its_chunk(const Built& built) {
+  constexpr std::int64_t most_keys = 4096;  // keys are counted one by one for every query
+  const auto& rows = built.rows;
+  std::int64_t keys = 0;
+  for (const naive::Row& row : rows) {
+    if (row.query_len > 0 && (!row.seq_len || *row.seq_len < row.query_len)) return std::nullopt;  // not self-attention
+    if (row.query_len > 0) keys += *row.seq_len;
+  }
+  if (keys > most_keys) return std::nullopt;
+
+  attn::LocalAttentionInput input;
+  input.block_size = 1 + built.batch.config.decode_threshold % 4;
+  input.attn_chunk_size = input.block_size * (1 + built.batch.num_reqs % 5);
+  const std::vector<std::int32_t> no_requests{0};
+  input.query_start_loc = rows.empty() ? std::span<const std::int32_t>{no_requests} : built.batch.query_start_loc;
+  std::vector<std::int32_t> seq_lens;
+  std::int64_t longest = 1;
+  for (const naive::Row& row : rows) {
+    seq_lens.push_back(row.query_len > 0 ? *row.seq_len : -1);  // never read
+    longest = std::max<std::int64_t>(longest, seq_lens.back());
+  }
+  input.seq_lens = seq_lens;
+  const std::int64_t num_cols = (longest + input.block_size - 1) / input.block_size;
+  const auto blocks = numbered_blocks(built.batch.num_reqs, num_cols);
+  input.block_table = {blocks, num_cols};
+  attn::LocalAttentionBuilder builder;
+  const auto local = builder.build(input);
+  if (!local) return Difference{"local attention", attn::message(local.error())};
+
+  for (std::size_t i = 0; i + 1 < local->cu_seqlens_q.size(); ++i)
+    if (local->cu_seqlens_q[i + 1] <= local->cu_seqlens_q[i])
+      return Difference{fmt::format("virtual request {}", i), "has no query"};
+  std::size_t v = 0;
+  std::int32_t query = 0;
+  for (std::size_t req = 0; req < rows.size(); ++req) {
+    for (std::int64_t position = rows[req].context; position < rows[req].context + rows[req].query_len; ++position, ++query) {
+      while (v + 1 < local->cu_seqlens_q.size() && local->cu_seqlens_q[v + 1] <= query) ++v;
+      if (v >= local->seqlens_k.size()) return Difference{fmt::format("query {}", query), "is in no virtual request"};
+      if (auto verdict = check_local_query(*local, v, position, local->cu_seqlens_q[v + 1] == query + 1, input, req)) return verdict;
+    }
+  }
+  return compare("queries in virtual requests", local->cu_seqlens_q.back(), query);
+}
+
+Verdict every_token_has_one_context_parallel_rank(const Built& built) {
+  constexpr std::int32_t longest_dealt = 4096;  // tokens are dealt one by one
+  std::vector<std::int32_t> seq_lens;
+  for (const naive::Row& row : built.rows)
+    if (row.seq_len && *row.seq_len >= 0) seq_lens.push_back(*row.seq_len % longest_dealt);
+  const std::int32_t dcp_size = 1 + built.batch.num_reqs % 4;
+  const std::int32_t interleave = 1 + built.batch.config.decode_threshold % 5;
+
+  std::array<std::vector<std::int32_t>, 4> local;
+  for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
+    auto& of_rank = local[static_cast<std::size_t>(rank)];
+    of_rank.assign(seq_lens.size(), -1);
+    const auto done = attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, interleave, of_rank);
+    if (!done) return Difference{"context parallel", attn::message(done.error())};
+  }
+  for (std::size_t i = 0; i < seq_lens.size(); ++i) {
+    std::array<std::int32_t, 4> dealt{};
+    for (std::int32_t token = 0; token < seq_lens[i]; ++token) ++dealt[static_cast<std::size_t>(token / interleave % dcp_size)];
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(dcp_size); ++rank)
+      if (local[rank][i] != dealt[rank])
+        return Difference{fmt::format("sequence {}, rank {}", i, rank), fmt::format("{} tokens, expected {}", local[rank][i], dealt[rank])};
+  }
+  return std::nullopt;
+}
+
+Verdict rooms_refuse_malformed_input(const Built& built) {
+  const std::int64_t count = std::int64_t{built.batch.num_reqs} % 7 + 1;
+  if (auto v = two_way_refuses(built)) return v;
+  if (auto v = prefill_chunks_refuse(count)) return v;
+  if (auto v = reordering_refuses(count)) return v;
+  if (auto v = context_parallel_refuses(count)) return v;
+  return local_attention_refuses();
+}
+
+}  // namespace properties
