@@ -11,7 +11,8 @@ __attribute__((weak)) std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size
 
 std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size, unsigned int seed);
 std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* data1, std::size_t size1, const std::uint8_t* data2,
-                                      std::size_t size2, std::uint8_t* out, std::size_t max_out_size, unsigned int seed);
+                                      std::size_t size2, std::uint8_t* out, std::size_t max_out_size,
+                                      unsigned int seed);
 }
 
 namespace {
@@ -39,8 +40,10 @@ std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::s
 }
 
 std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* data1, std::size_t size1, const std::uint8_t* data2,
-                                      std::size_t size2, std::uint8_t* out, std::size_t max_out_size, unsigned int seed) {
+                                      std::size_t size2, std::uint8_t* out, std::size_t max_out_size,
+                                      unsigned int seed) {
   properties::Random random{seed};
   if (max_out_size < least_size) return 0;
-  return put(fuzz::cross_over(view(data1, size1), view(data2, size2), max_out_size, fuzz::target_mutations, random), out);
+  return put(fuzz::cross_over(view(data1, size1), view(data2, size2), max_out_size, fuzz::target_mutations, random),
+             out);
 }

@@ -13,11 +13,11 @@ __attribute__((section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, 
 
 /// Where each group of features begins. A group is the product of its parts, so that combinations count.
 enum Group : std::size_t {
-  errors = 0,       // error kind
-  regions = 64,     // 16 masks x 4 kinds of lengths x 2 policies
-  passes = 192,     // 8 classes of chunk counts x 8 of extends x 2 policies
-  windows = 320,    // 8 classes of window tokens x 4 of how many windows are cut
-  boundaries = 352, // bits of `met`, each with the policy
+  errors = 0,        // error kind
+  regions = 64,      // 16 masks x 4 kinds of lengths x 2 policies
+  passes = 192,      // 8 classes of chunk counts x 8 of extends x 2 policies
+  windows = 320,     // 8 classes of window tokens x 4 of how many windows are cut
+  boundaries = 352,  // bits of `met`, each with the policy
   end = 400
 };
 static_assert(end <= num_counters);
@@ -26,12 +26,13 @@ void mark(std::size_t feature) { counters[feature] = 1; }
 
 /// 0, 1, 2, 3-4, 5-8, ... as 0 to 7.
 std::size_t class_of(std::int64_t count) {
-  return std::min<std::size_t>(7, static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(count > 0 ? count + count - 1 : 0))));
+  return std::min<std::size_t>(
+      7, static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(count > 0 ? count + count - 1 : 0))));
 }
 
 std::size_t regions_of(const attn::Split& split) {
-  return static_cast<std::size_t>((split.num_decodes > 0) | (split.num_extends > 0) << 1 | (split.num_prefills > 0) << 2 |
-                                  (split.num_padding > 0) << 3);
+  return static_cast<std::size_t>((split.num_decodes > 0) | (split.num_extends > 0) << 1 |
+                                  (split.num_prefills > 0) << 2 | (split.num_padding > 0) << 3);
 }
 
 /// Boundaries that requests of the batch stand on.
@@ -63,7 +64,8 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
     if (!lens.empty()) meet(11, lens[static_cast<std::size_t>(req)] < query_len);
     if (!lens.empty()) meet(12, lens[static_cast<std::size_t>(req)] > 2147480000);
   }
-  meet(13, batch.max_query_len > std::max({metadata.decode.max_query_len, metadata.extend.max_query_len, metadata.prefill.max_query_len}));
+  meet(13, batch.max_query_len > std::max({metadata.decode.max_query_len, metadata.extend.max_query_len,
+                                           metadata.prefill.max_query_len}));
   meet(14, metadata.context.num_chunks > 0 && metadata.context.seq_tot.back() == workspace);
   meet(15, extends > 0 && workspace == extends);
   meet(16, threshold > 1);
@@ -71,7 +73,8 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
 }
 
 void mark_window(const attn::SlidingWindow& window) {
-  const auto cut = std::count_if(window.seq_starts.begin(), window.seq_starts.end(), [](std::int32_t start) { return start > 0; });
+  const auto cut =
+      std::count_if(window.seq_starts.begin(), window.seq_starts.end(), [](std::int32_t start) { return start > 0; });
   const bool all = cut == static_cast<std::ptrdiff_t>(window.seq_starts.size());
   mark(windows + class_of(window.total_tokens) * 4 + (cut > 0) * 2u + (all ? 1u : 0u));
 }

@@ -6,5 +6,6 @@
 #include "fuzz/target.hpp"
 
 FUZZ_CASES(metadata, Mutations{}) {
-  require(properties::check_case(parsed, {.families = "CWO", .max_entries = max_entries, .observe = mark_features}), parsed);
+  require(properties::check_case(parsed, {.families = "CWO", .max_entries = max_entries, .observe = mark_features}),
+          parsed);
 }

@@ -5,5 +5,6 @@
 #include "fuzz/target.hpp"
 
 FUZZ_CASES(metamorphic, Mutations{}) {
-  require(properties::check_case(parsed, {.families = "M", .max_entries = max_entries, .observe = mark_features}), parsed);
+  require(properties::check_case(parsed, {.families = "M", .max_entries = max_entries, .observe = mark_features}),
+          parsed);
 }

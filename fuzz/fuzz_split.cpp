@@ -6,5 +6,6 @@
 #include "fuzz/target.hpp"
 
 FUZZ_CASES(split, Mutations{}) {
-  require(properties::check_case(parsed, {.families = "SLRE", .max_entries = max_entries, .observe = mark_features}), parsed);
+  require(properties::check_case(parsed, {.families = "SLRE", .max_entries = max_entries, .observe = mark_features}),
+          parsed);
 }

@@ -56,12 +56,24 @@ void move_length(Step& step, Random& random) {
   const std::int64_t by_one = random.chance(50) ? 1 : -1;
   Request to = from;
   switch (random.below(6)) {
-    case 0: to = {clamp_length(boundary), clamp_length(boundary + context)}; break;
-    case 1: to.seq_len = clamp_length(from.query_len + boundary); break;
-    case 2: to.seq_len = clamp_length(boundary); break;
-    case 3: to.seq_len = clamp_length(from.seq_len + by_one); break;
-    case 4: to = {clamp_length(from.query_len + by_one), clamp_length(from.query_len + by_one + context)}; break;
-    default: to.seq_len = from.query_len; break;
+    case 0:
+      to = {clamp_length(boundary), clamp_length(boundary + context)};
+      break;
+    case 1:
+      to.seq_len = clamp_length(from.query_len + boundary);
+      break;
+    case 2:
+      to.seq_len = clamp_length(boundary);
+      break;
+    case 3:
+      to.seq_len = clamp_length(from.seq_len + by_one);
+      break;
+    case 4:
+      to = {clamp_length(from.query_len + by_one), clamp_length(from.query_len + by_one + context)};
+      break;
+    default:
+      to.seq_len = from.query_len;
+      break;
   }
   properties::set_request(step, at, to);
 }
@@ -83,27 +95,50 @@ void level_contexts(Step& step, Random& random) {
 void change_config(Step& step, Random& random) {
   const attn::Config drawn = properties::draw_config(random);
   switch (random.below(6)) {
-    case 0: step.config.decode_threshold = drawn.decode_threshold; break;
-    case 1: step.config.workspace_tokens = drawn.workspace_tokens; break;
-    case 2: step.config.window_left = drawn.window_left; break;
-    case 3: step.config.chunk_policy = drawn.chunk_policy; break;
-    case 4: step.config.workspace_tokens = properties::draw_boundary(random, step); break;
-    default: step.config = drawn; break;
+    case 0:
+      step.config.decode_threshold = drawn.decode_threshold;
+      break;
+    case 1:
+      step.config.workspace_tokens = drawn.workspace_tokens;
+      break;
+    case 2:
+      step.config.window_left = drawn.window_left;
+      break;
+    case 3:
+      step.config.chunk_policy = drawn.chunk_policy;
+      break;
+    case 4:
+      step.config.workspace_tokens = properties::draw_boundary(random, step);
+      break;
+    default:
+      step.config = drawn;
+      break;
   }
 }
 
 /// Which lengths are handed over, and scalars above what they have to be.
 void change_lengths_given(Step& step, Random& random) {
   switch (random.below(6)) {
-    case 0: step.seq_lens = {Lens::from_batch, {}}; break;
-    case 1: step.seq_lens = Lens{}; break;
-    case 2: step.seq_lens_upper_bound = {Lens::from_batch, {}}; break;
-    case 3: step.seq_lens_upper_bound = Lens{}; break;
-    case 4: step.max_query_len = clamp_length(properties::draw_boundary(random, step)); break;
+    case 0:
+      step.seq_lens = {Lens::from_batch, {}};
+      break;
+    case 1:
+      step.seq_lens = Lens{};
+      break;
+    case 2:
+      step.seq_lens_upper_bound = {Lens::from_batch, {}};
+      break;
+    case 3:
+      step.seq_lens_upper_bound = Lens{};
+      break;
+    case 4:
+      step.max_query_len = clamp_length(properties::draw_boundary(random, step));
+      break;
     default:
       step.seq_lens_upper_bound = {Lens::raw, {}};
       for (const Request& request : step.requests)
-        step.seq_lens_upper_bound.values.push_back(clamp_length(request.seq_len + std::int64_t{random.pick({0, 0, 1, 5})}));
+        step.seq_lens_upper_bound.values.push_back(
+            clamp_length(request.seq_len + std::int64_t{random.pick({0, 0, 1, 5})}));
   }
 }
 
@@ -113,9 +148,9 @@ void pad(Step& step, Random& random) {
 }
 
 using Edit = void (*)(Step&, Random&);
-constexpr Edit edits[]{add_request,   add_request,    duplicate_request, drop_request,         swap_requests, move_length,
-                       move_length,   move_length,    move_length,       level_contexts,       change_config, change_config,
-                       change_lengths_given, pad};
+constexpr Edit edits[]{add_request,   add_request,   duplicate_request,    drop_request, swap_requests,
+                       move_length,   move_length,   move_length,          move_length,  level_contexts,
+                       change_config, change_config, change_lengths_given, pad};
 
 /// A number in a raw array, or one of the scalars, changed to anything.
 void break_something(Step& step, Random& random) {
@@ -124,17 +159,28 @@ void break_something(Step& step, Random& random) {
     if (properties::is_builder_kind(kind)) step = properties::draw_malformed(random, kind, max_entries);
     return;
   }
-  const std::int32_t value = random.chance(30) ? -1 - properties::draw_boundary(random, step) : properties::draw_boundary(random, step);
+  const std::int32_t value =
+      random.chance(30) ? -1 - properties::draw_boundary(random, step) : properties::draw_boundary(random, step);
   switch (random.below(7)) {
-    case 0: step.num_reqs = value; break;
-    case 1: step.num_actual_tokens = value; break;
-    case 2: step.max_query_len = value; break;
-    case 3: step.max_seq_len = value; break;
+    case 0:
+      step.num_reqs = value;
+      break;
+    case 1:
+      step.num_actual_tokens = value;
+      break;
+    case 2:
+      step.max_query_len = value;
+      break;
+    case 3:
+      step.max_seq_len = value;
+      break;
     case 4:
       if (step.seq_lens.values.empty()) step.seq_lens = {Lens::raw, std::vector<std::int32_t>(step.requests.size(), 9)};
       if (!step.seq_lens.values.empty()) step.seq_lens.values[any_of(random, step.seq_lens.values.size())] = value;
       break;
-    case 5: step.config.window_left = value; break;
+    case 5:
+      step.config.window_left = value;
+      break;
     default: {
       const batchtext::Arrays arrays{step};
       const auto offsets = arrays.batch().query_start_loc;
@@ -187,7 +233,8 @@ bool fits_text(const Step& step) {
 
 std::string mutate(std::string_view text, std::size_t max_size, const Mutations& mutations, Random& random) {
   auto parsed = batchtext::parse(text);
-  if (!parsed || random.chance(1)) parsed = properties::draw_case(random, static_cast<int>(std::min<std::size_t>(mutations.max_steps, 3)));
+  if (!parsed || random.chance(1))
+    parsed = properties::draw_case(random, static_cast<int>(std::min<std::size_t>(mutations.max_steps, 3)));
   if (parsed->steps.size() > max_steps) parsed->steps.resize(max_steps);
   mutate_steps(*parsed, mutations, random);
   Step& step = parsed->steps[any_of(random, parsed->steps.size())];
@@ -198,8 +245,8 @@ std::string mutate(std::string_view text, std::size_t max_size, const Mutations&
   return print_to_fit(*parsed, max_size);
 }
 
-std::string cross_over(std::string_view first, std::string_view second, std::size_t max_size, const Mutations& mutations,
-                       Random& random) {
+std::string cross_over(std::string_view first, std::string_view second, std::size_t max_size,
+                       const Mutations& mutations, Random& random) {
   auto a = batchtext::parse(first);
   const auto b = batchtext::parse(second);
   if (!a || !b) return mutate(a ? first : second, max_size, mutations, random);

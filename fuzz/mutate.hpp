@@ -5,7 +5,8 @@
 
 #include <string>
 
-/// The structured mutator: texts in, parsed, changed as batches, and printed again, so that every text it makes is legal.
+/// The structured mutator: texts in, parsed, changed as batches, and printed again, so that every text it makes is
+/// legal.
 namespace fuzz {
 
 /// A text like `text` but for one to a few changes; of at most `max_size` bytes, which is at least 16.

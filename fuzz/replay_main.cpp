@@ -42,9 +42,10 @@ bool run_file(const fs::path& file) {
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    fmt::print("{0}: runs the fuzz target on files\n\n  {0} FILE|FOLDER...\n\nExample: {0} corpus/seeds corpus/regressions\n"
-               "A finding is reported on stderr and aborts. Exit code 2: a file that cannot be read.\n",
-               fuzz::target_name);
+    fmt::print(
+        "{0}: runs the fuzz target on files\n\n  {0} FILE|FOLDER...\n\nExample: {0} corpus/seeds corpus/regressions\n"
+        "A finding is reported on stderr and aborts. Exit code 2: a file that cannot be read.\n",
+        fuzz::target_name);
     return args.empty() ? 2 : 0;
   }
   std::size_t count = 0;

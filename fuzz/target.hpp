@@ -41,17 +41,17 @@ void run_input(std::string_view text);
 }  // namespace fuzz
 
 /// A target on parsed cases: texts that do not parse are passed over, and the steps that run are `parsed`'s.
-#define FUZZ_CASES(name, mutations)                                          \
-  namespace fuzz {                                                           \
-  const std::string_view target_name = "fuzz_" #name;                        \
-  const Mutations target_mutations = mutations;                              \
-  static void run_case(const batchtext::Case& parsed);                       \
-  void run_input(std::string_view text) {                                    \
-    auto parsed = batchtext::parse(text);                                    \
-    if (!parsed) return;                                                     \
-    if (parsed->steps.size() > Mutations{target_mutations}.max_steps)        \
-      parsed->steps.resize(Mutations{target_mutations}.max_steps);           \
-    run_case(*parsed);                                                       \
-  }                                                                          \
-  }                                                                          \
+#define FUZZ_CASES(name, mutations)                                   \
+  namespace fuzz {                                                    \
+  const std::string_view target_name = "fuzz_" #name;                 \
+  const Mutations target_mutations = mutations;                       \
+  static void run_case(const batchtext::Case& parsed);                \
+  void run_input(std::string_view text) {                             \
+    auto parsed = batchtext::parse(text);                             \
+    if (!parsed) return;                                              \
+    if (parsed->steps.size() > Mutations{target_mutations}.max_steps) \
+      parsed->steps.resize(Mutations{target_mutations}.max_steps);    \
+    run_case(*parsed);                                                \
+  }                                                                   \
+  }                                                                   \
   static void fuzz::run_case(const batchtext::Case& parsed)

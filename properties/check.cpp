@@ -13,7 +13,8 @@ namespace properties {
 namespace {
 
 constexpr std::array table_of_invariants{
-    Invariant{"S1", "the regions and the padding partition the batch's requests and tokens", regions_partition_the_batch},
+    Invariant{"S1", "the regions and the padding partition the batch's requests and tokens",
+              regions_partition_the_batch},
     Invariant{"S2", "every decode is at most decode_threshold long, and the first request behind them is longer",
               decodes_are_short_and_the_next_is_not},
     Invariant{"S3", "no context stands behind the first prefill", no_context_stands_behind_the_first_prefill},
@@ -21,12 +22,14 @@ constexpr std::array table_of_invariants{
     Invariant{"S5", "appended padding changes no token count", padding_changes_no_token_count},
     Invariant{"S6", "the two-way split counts the leading decodes, uniform ones where required",
               two_way_split_counts_leading_decodes},
-    Invariant{"S7", "prefill chunks are the longest runs that fit the workspace", prefill_chunks_are_the_longest_that_fit},
+    Invariant{"S7", "prefill chunks are the longest runs that fit the workspace",
+              prefill_chunks_are_the_longest_that_fit},
     Invariant{"S8", "reordering puts every class in its region and moves only what stands outside",
               reordering_moves_only_the_misplaced},
     Invariant{"C1", "every context token is gathered exactly once, in order", every_context_token_is_gathered_once},
     Invariant{"C2", "no chunk exceeds the workspace", no_chunk_exceeds_the_workspace},
-    Invariant{"C3", "cumulative lengths start at 0, never fall and differ by the slice lengths", cumulative_lengths_add_up},
+    Invariant{"C3", "cumulative lengths start at 0, never fall and differ by the slice lengths",
+              cumulative_lengths_add_up},
     Invariant{"C4", "token_to_batch inverts the cumulative lengths", token_to_batch_inverts_cumulative_lengths},
     Invariant{"C5", "there are no chunks exactly when every context is empty", no_context_means_no_chunk},
     Invariant{"C6", "no chunk is empty, and there are as many as the policy says", chunks_are_full_and_few},
@@ -34,16 +37,21 @@ constexpr std::array table_of_invariants{
     Invariant{"M1", "permuting requests inside a region permutes their entries and nothing else",
               permuting_requests_permutes_entries},
     Invariant{"M2", "a batch cut in two agrees with the whole", a_cut_batch_agrees_with_the_whole},
-    Invariant{"M3", "twice the workspace gathers the same context in no more chunks", doubling_the_workspace_keeps_the_context},
+    Invariant{"M3", "twice the workspace gathers the same context in no more chunks",
+              doubling_the_workspace_keeps_the_context},
     Invariant{"M4", "leftovers of an earlier batch never reach the next one", leftovers_never_reach_the_next_batch},
     Invariant{"O1", "the metadata equals that of the naive second implementation", metadata_equals_the_naive_one},
-    Invariant{"L1", "local attention shows each query the keys of its chunk", local_attention_shows_each_query_its_chunk},
-    Invariant{"R1", "every token belongs to exactly one context-parallel rank", every_token_has_one_context_parallel_rank},
-    Invariant{"E4", "the other rooms refuse malformed input by its numbers, and write nothing", rooms_refuse_malformed_input},
+    Invariant{"L1", "local attention shows each query the keys of its chunk",
+              local_attention_shows_each_query_its_chunk},
+    Invariant{"R1", "every token belongs to exactly one context-parallel rank",
+              every_token_has_one_context_parallel_rank},
+    Invariant{"E4", "the other rooms refuse malformed input by its numbers, and write nothing",
+              rooms_refuse_malformed_input},
 };
 
 constexpr Invariant legal_is_built{"E1", "a batch that breaks no rule is built", nullptr};
-constexpr Invariant errors_are_true{"E2", "a batch that breaks a rule is refused with that rule and its numbers", nullptr};
+constexpr Invariant errors_are_true{"E2", "a batch that breaks a rule is refused with that rule and its numbers",
+                                    nullptr};
 constexpr Invariant errors_change_nothing{"E3", "a refused batch leaves the last metadata as it was", nullptr};
 
 thread_local std::string_view in_progress;
@@ -138,8 +146,8 @@ std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& sc
 std::optional<Finding> check_text(std::string_view text) {
   const auto parsed = batchtext::parse(text);
   if (parsed) return check_case(*parsed);
-  return Finding{"text", "the text is a case", fmt::format("line {}, column {}", parsed.error().line, parsed.error().column),
-                 parsed.error().what};
+  return Finding{"text", "the text is a case",
+                 fmt::format("line {}, column {}", parsed.error().line, parsed.error().column), parsed.error().what};
 }
 
 std::string_view invariant_in_progress() noexcept { return in_progress; }

@@ -43,7 +43,8 @@ struct Scope {
 void set_invariant_in_progress(std::string_view id) noexcept;
 
 /// The report of a finding: id and claim, where, what differs, the batch as a table, the command that repeats it,
-/// the regression ready to paste. `command` repeats the finding; `shrinking` says what became of the case, if anything did.
+/// the regression ready to paste. `command` repeats the finding; `shrinking` says what became of the case, if anything
+/// did.
 [[nodiscard]] std::string report(const Finding& finding, const batchtext::Case& parsed, std::string_view command,
                                  std::string_view shrinking = {});
 

@@ -20,10 +20,10 @@ extern template Verdict compare(std::string_view, std::span<const std::int64_t>,
 }
 
 /// The same for entry `index` of many: "chunk 3, seq_tot".
-[[nodiscard]] Difference difference_at(std::string_view of, std::int64_t index, std::string_view field, std::int64_t found,
-                                       std::int64_t expected);
-[[nodiscard]] inline Verdict compare_at(std::string_view of, std::int64_t index, std::string_view field, std::int64_t found,
-                                        std::int64_t expected) {
+[[nodiscard]] Difference difference_at(std::string_view of, std::int64_t index, std::string_view field,
+                                       std::int64_t found, std::int64_t expected);
+[[nodiscard]] inline Verdict compare_at(std::string_view of, std::int64_t index, std::string_view field,
+                                        std::int64_t found, std::int64_t expected) {
   if (found == expected) return std::nullopt;
   return difference_at(of, index, field, found, expected);
 }

@@ -43,13 +43,17 @@ Verdict every_context_token_is_gathered_once(const Built& built) {
     for (std::size_t e = 0; e < expected.size(); ++e) {
       if (lens[e] < 0) return Difference{at(chunk, e), fmt::format("slice of {} tokens", lens[e])};
       if (lens[e] > 0 && starts[e] != gathered[e])
-        return Difference{at(chunk, e), fmt::format("slice starts at {}, {} tokens are gathered so far", starts[e], gathered[e])};
+        return Difference{at(chunk, e),
+                          fmt::format("slice starts at {}, {} tokens are gathered so far", starts[e], gathered[e])};
       gathered[e] += lens[e];
     }
   }
   for (std::size_t e = 0; e < expected.size(); ++e) {
-    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "tokens gathered", gathered[e], expected[e])) return v;
-    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "context_lens", context.context_lens[e], expected[e])) return v;
+    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "tokens gathered", gathered[e], expected[e]))
+      return v;
+    if (auto v =
+            compare_at("extend", static_cast<std::int64_t>(e), "context_lens", context.context_lens[e], expected[e]))
+      return v;
   }
   return std::nullopt;
 }
@@ -73,7 +77,8 @@ Verdict cumulative_lengths_add_up(const Built& built) {
     const auto lens = context.seq_lens[chunk];
     const auto cumulative = context.cu_seq_lens[chunk];
     const auto c = static_cast<std::size_t>(chunk);
-    if (cumulative[0] != 0) return Difference{fmt::format("chunk {}", chunk), fmt::format("starts at {}", cumulative[0])};
+    if (cumulative[0] != 0)
+      return Difference{fmt::format("chunk {}", chunk), fmt::format("starts at {}", cumulative[0])};
     std::int32_t longest = 0;
     for (std::size_t e = 0; e < lens.size(); ++e) {
       if (std::int64_t{cumulative[e + 1]} - cumulative[e] != lens[e])
@@ -83,7 +88,8 @@ Verdict cumulative_lengths_add_up(const Built& built) {
     }
     if (auto v = compare_at("chunk", chunk, "seq_tot", context.seq_tot[c], cumulative.back())) return v;
     if (auto v = compare_at("chunk", chunk, "max_seq_lens", context.max_seq_lens[c], longest)) return v;
-    if (auto v = compare_at("chunk", chunk, "tokens in the map", context.token_start[c + 1] - context.token_start[c], cumulative.back()))
+    if (auto v = compare_at("chunk", chunk, "tokens in the map", context.token_start[c + 1] - context.token_start[c],
+                            cumulative.back()))
       return v;
   }
   return std::nullopt;
@@ -109,7 +115,8 @@ Verdict no_context_means_no_chunk(const Built& built) {
   const auto& contexts = built.contexts;
   const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t context) { return context > 0; });
   if (any == (built.metadata.context.num_chunks > 0)) return std::nullopt;
-  return Difference{"num_chunks", fmt::format("{} with {} context", built.metadata.context.num_chunks, any ? "some" : "no")};
+  return Difference{"num_chunks",
+                    fmt::format("{} with {} context", built.metadata.context.num_chunks, any ? "some" : "no")};
 }
 
 Verdict chunks_are_full_and_few(const Built& built) {
@@ -123,7 +130,8 @@ Verdict chunks_are_full_and_few(const Built& built) {
   const auto& contexts = built.contexts;
   const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t length) { return length > 0; });
   if (!any) return std::nullopt;  // C5 has that
-  return compare("num_chunks", context.num_chunks, naive::count_passes(contexts, config.workspace_tokens, config.chunk_policy));
+  return compare("num_chunks", context.num_chunks,
+                 naive::count_passes(contexts, config.workspace_tokens, config.chunk_policy));
 }
 
 Verdict window_is_the_last_tokens(const Built& built) {
@@ -139,13 +147,16 @@ Verdict window_is_the_last_tokens(const Built& built) {
     const std::int64_t reach = std::int64_t{row.query_len} + *built.batch.config.window_left + 1;
     const std::int64_t expected = std::min<std::int64_t>(*row.seq_len, reach);
     if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "window", window.seq_lens[e], expected)) return v;
-    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "window end", std::int64_t{window.seq_starts[e]} + window.seq_lens[e], *row.seq_len)) return v;
+    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "window end",
+                            std::int64_t{window.seq_starts[e]} + window.seq_lens[e], *row.seq_len))
+      return v;
     if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "place", window.cu_seq_lens[e], token)) return v;
     longest = std::max(longest, window.seq_lens[e]);
     for (std::int64_t i = 0; i < expected; ++i, ++token)
       if (window.token_to_batch[static_cast<std::size_t>(token)] != static_cast<std::int32_t>(e))
         return Difference{fmt::format("window token {}", token),
-                          fmt::format("belongs to extend {}, expected {}", window.token_to_batch[static_cast<std::size_t>(token)], e)};
+                          fmt::format("belongs to extend {}, expected {}",
+                                      window.token_to_batch[static_cast<std::size_t>(token)], e)};
     ++e;
   }
   if (auto v = compare("cu_seq_lens of the window, end", window.cu_seq_lens[e], token)) return v;

@@ -153,7 +153,8 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
 void drop_request(Step& step, std::size_t at) { drop_range(step, at, 1); }
 
 void insert_request(Step& step, std::size_t at, const Request& request) {
-  for_each_raw(step, [&](auto& values) { values.insert(values.begin() + static_cast<std::ptrdiff_t>(at), request.seq_len); });
+  for_each_raw(step,
+               [&](auto& values) { values.insert(values.begin() + static_cast<std::ptrdiff_t>(at), request.seq_len); });
   step.requests.insert(step.requests.begin() + static_cast<std::ptrdiff_t>(at), request);
 }
 
@@ -181,8 +182,9 @@ void put_in_order(Step& step) {
   });
   std::vector<std::size_t> order(step.requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return order_of(step, a, any_long) < order_of(step, b, any_long); });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return order_of(step, a, any_long) < order_of(step, b, any_long);
+  });
   apply_order(step, order);
   keep_within_limits(step);
 }

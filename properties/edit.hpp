@@ -27,8 +27,8 @@ void put_in_order(batchtext::Step& step);
 /// Whether the step's batch breaks no rule but those on sizes.
 [[nodiscard]] bool is_legal(const batchtext::Step& step);
 
-/// Cases a little smaller than this one, the smallest first: a step, half the requests, a request less, a length halved,
-/// moved to a boundary or down by one, a setting back to its default. Of a legal case only legal ones.
+/// Cases a little smaller than this one, the smallest first: a step, half the requests, a request less, a length
+/// halved, moved to a boundary or down by one, a setting back to its default. Of a legal case only legal ones.
 [[nodiscard]] std::vector<batchtext::Case> smaller_cases(const batchtext::Case& parsed);
 
 }  // namespace properties

@@ -24,7 +24,8 @@ ErrorKinds of_configuration_and_counts(const Batch& batch) {
   const bool offsets_may_be_absent = batch.num_reqs == 0 && batch.query_start_loc.empty();
   broken[Error::offsets_count] = !offsets_may_be_absent && size(batch.query_start_loc) - 1 != batch.num_reqs;
   broken[Error::seq_lens_count] = !batch.seq_lens.empty() && size(batch.seq_lens) != batch.num_reqs;
-  broken[Error::upper_bound_count] = !batch.seq_lens_upper_bound.empty() && size(batch.seq_lens_upper_bound) != batch.num_reqs;
+  broken[Error::upper_bound_count] =
+      !batch.seq_lens_upper_bound.empty() && size(batch.seq_lens_upper_bound) != batch.num_reqs;
   return broken;
 }
 
@@ -52,7 +53,8 @@ ErrorKinds of_lengths(const Batch& batch, const std::vector<naive::Row>& rows) {
     if (has_bound && batch.seq_lens_upper_bound[i] < 0) broken.set(Error::negative_upper_bound);
     if (has_exact && batch.seq_lens[i] > batch.max_seq_len) broken.set(Error::max_seq_len_too_small);
     if (has_bound && batch.seq_lens_upper_bound[i] > batch.max_seq_len) broken.set(Error::max_seq_len_too_small);
-    if (has_exact && has_bound && batch.seq_lens[i] > batch.seq_lens_upper_bound[i]) broken.set(Error::seq_len_above_bound);
+    if (has_exact && has_bound && batch.seq_lens[i] > batch.seq_lens_upper_bound[i])
+      broken.set(Error::seq_len_above_bound);
   }
   return broken;
 }
@@ -116,21 +118,29 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
   };
   const std::int64_t i = error.index;
   switch (error.kind) {
-    case Error::negative_num_reqs: return error.value == batch.num_reqs && error.value < 0;
-    case Error::offsets_count: return is(count(batch.query_start_loc), std::int64_t{batch.num_reqs} + 1);
-    case Error::offsets_start: return i == 0 && error.value == batch.query_start_loc[0] && error.value != 0;
+    case Error::negative_num_reqs:
+      return error.value == batch.num_reqs && error.value < 0;
+    case Error::offsets_count:
+      return is(count(batch.query_start_loc), std::int64_t{batch.num_reqs} + 1);
+    case Error::offsets_start:
+      return i == 0 && error.value == batch.query_start_loc[0] && error.value != 0;
     case Error::offsets_decreasing:
-      return i >= 1 && is(entry(batch.query_start_loc, i), entry(batch.query_start_loc, i - 1)) && error.value < error.limit;
+      return i >= 1 && is(entry(batch.query_start_loc, i), entry(batch.query_start_loc, i - 1)) &&
+             error.value < error.limit;
     case Error::token_count_mismatch:
       return is(batch.num_actual_tokens, batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back());
     case Error::max_query_len_too_small:
       if (i == -1) return is(batch.max_query_len, 0) && error.value < 0;
       return is(batch.max_query_len, entry(batch.query_start_loc, i + 1) - entry(batch.query_start_loc, i)) &&
              error.value < error.limit;
-    case Error::seq_lens_count: return is(count(batch.seq_lens), batch.num_reqs);
-    case Error::upper_bound_count: return is(count(batch.seq_lens_upper_bound), batch.num_reqs);
-    case Error::negative_seq_len: return error.value == entry(batch.seq_lens, i) && error.value < 0;
-    case Error::negative_upper_bound: return error.value == entry(batch.seq_lens_upper_bound, i) && error.value < 0;
+    case Error::seq_lens_count:
+      return is(count(batch.seq_lens), batch.num_reqs);
+    case Error::upper_bound_count:
+      return is(count(batch.seq_lens_upper_bound), batch.num_reqs);
+    case Error::negative_seq_len:
+      return error.value == entry(batch.seq_lens, i) && error.value < 0;
+    case Error::negative_upper_bound:
+      return error.value == entry(batch.seq_lens_upper_bound, i) && error.value < 0;
     case Error::seq_len_above_bound:
       return is(entry(batch.seq_lens, i), entry(batch.seq_lens_upper_bound, i)) && error.value > error.limit;
     case Error::max_seq_len_too_small:
@@ -138,7 +148,8 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
       return error.value == batch.max_seq_len && error.value < error.limit &&
              (error.limit == entry(batch.seq_lens, i) || error.limit == entry(batch.seq_lens_upper_bound, i));
     case Error::missing_seq_lens:
-      return i >= 0 && i < batch.num_reqs && batch.query_len(static_cast<std::int32_t>(i)) > batch.config.decode_threshold;
+      return i >= 0 && i < batch.num_reqs &&
+             batch.query_len(static_cast<std::int32_t>(i)) > batch.config.decode_threshold;
     case Error::unordered: {
       const auto rows = naive::rows_of(batch);
       const auto first = std::find_if(rows.begin(), rows.end(),
@@ -147,27 +158,33 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
       const naive::Row& row = rows[static_cast<std::size_t>(i)];
       return is(*row.class_seq_len - row.query_len, first - rows.begin()) && error.value > 0 && row.query_len > 0;
     }
-    case Error::invalid_decode_threshold: return error.value == batch.config.decode_threshold && error.value < 0;
-    case Error::invalid_workspace: return error.value == batch.config.workspace_tokens && error.value < 0;
-    case Error::invalid_window: return error.value == batch.config.window_left && error.value < 0;
+    case Error::invalid_decode_threshold:
+      return error.value == batch.config.decode_threshold && error.value < 0;
+    case Error::invalid_workspace:
+      return error.value == batch.config.workspace_tokens && error.value < 0;
+    case Error::invalid_window:
+      return error.value == batch.config.window_left && error.value < 0;
     case Error::workspace_too_small: {
       const auto rows = naive::rows_of(batch);
-      const auto extends = std::count_if(rows.begin(), rows.end(),
-                                         [](const naive::Row& row) { return row.row_class == naive::RowClass::extend; });
+      const auto extends = std::count_if(
+          rows.begin(), rows.end(), [](const naive::Row& row) { return row.row_class == naive::RowClass::extend; });
       return is(batch.config.workspace_tokens, batch.config.chunk_policy == attn::ChunkPolicy::packed ? 1 : extends) &&
              error.value < error.limit;
     }
-    case Error::sum_overflow: return i >= 0 && i < batch.num_reqs && error.value > error.limit && error.limit == int32_max;
+    case Error::sum_overflow:
+      return i >= 0 && i < batch.num_reqs && error.value > error.limit && error.limit == int32_max;
     case Error::capacity_exceeded:
       return error.value > error.limit && (error.limit == max_entries || error.limit == int32_max);
-    default: return false;  // no error of the builder
+    default:
+      return false;  // no error of the builder
   }
 }
 
 /// The line people read names the kind and the value found, so that it can be acted on.
 bool line_says_it(const Error& error) {
   const std::string line = attn::message(error);
-  const bool has_value = error.kind == Error::missing_seq_lens || line.find(std::to_string(error.value)) != std::string::npos;
+  const bool has_value =
+      error.kind == Error::missing_seq_lens || line.find(std::to_string(error.value)) != std::string::npos;
   return line.starts_with(attn::name(error.kind)) && has_value && line.find('\n') == std::string::npos;
 }
 
@@ -177,9 +194,8 @@ Judged judge(const attn::Batch& batch, std::int64_t max_entries) {
   Judged judged;
   ErrorKinds& broken = judged.broken;
   broken = of_configuration_and_counts(batch);
-  const bool counts_are_sound =
-      !broken[Error::negative_num_reqs] && !broken[Error::offsets_count] && !broken[Error::seq_lens_count] &&
-      !broken[Error::upper_bound_count];
+  const bool counts_are_sound = !broken[Error::negative_num_reqs] && !broken[Error::offsets_count] &&
+                                !broken[Error::seq_lens_count] && !broken[Error::upper_bound_count];
   if (!counts_are_sound) return judged;
   broken |= of_offsets(batch);
   if (broken.any()) return judged;
@@ -206,7 +222,8 @@ Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged, co
   }
   if (broken.none()) return std::nullopt;  // E1 has that
   if (!broken[error->kind])
-    return Difference{"error kind", fmt::format("{}, but the batch breaks {}", attn::message(*error), names_of(broken))};
+    return Difference{"error kind",
+                      fmt::format("{}, but the batch breaks {}", attn::message(*error), names_of(broken))};
   if (!numbers_are_true(batch, *error, max_entries))
     return Difference{"error numbers", fmt::format("{} (index {}, value {}, limit {}) is not what stands in the batch",
                                                    attn::message(*error), error->index, error->value, error->limit)};

@@ -56,7 +56,8 @@ batchtext::Step step_of(const json& record) {
 // ---- build ----------------------------------------------------------------------------------------------------------
 
 Mismatch compare_region(const attn::Region& region, const char* name, const json& out) {
-  if (region.num_reqs == 0) return out.contains(name) ? Mismatch{fmt::format("{}: empty, expected some", name)} : std::nullopt;
+  if (region.num_reqs == 0)
+    return out.contains(name) ? Mismatch{fmt::format("{}: empty, expected some", name)} : std::nullopt;
   if (!out.contains(name)) return fmt::format("{}: {} requests, expected none", name, region.num_reqs);
   const json& expected = out.at(name);
   const auto at = [&](const char* field) { return fmt::format("{}.{}", name, field); };
@@ -75,7 +76,8 @@ Mismatch compare_context(const attn::ChunkedContext& context, const json& expect
   if (auto m = differ("seq_tot", array_of(context.seq_tot), expected.at("seq_tot"))) return m;
   if (auto m = differ("max_seq_lens", array_of(context.max_seq_lens), expected.at("max_seq_lens"))) return m;
   json owners = json::array();
-  for (std::int32_t chunk = 0; chunk < context.num_chunks; ++chunk) owners.push_back(array_of(context.token_to_batch(chunk)));
+  for (std::int32_t chunk = 0; chunk < context.num_chunks; ++chunk)
+    owners.push_back(array_of(context.token_to_batch(chunk)));
   return differ("token_to_batch", owners, expected.at("token_to_batch"));
 }
 
@@ -102,7 +104,8 @@ Mismatch compare_unordered(const tl::expected<attn::Metadata, attn::Error>& buil
   if (built) return "built, expected the error unordered";
   if (built.error().kind != attn::Error::unordered) return attn::message(built.error()) + ", expected unordered";
   const json& split = record.at("out").at("split");
-  return differ("first prefill", built.error().limit, split.at(0).get<std::int64_t>() + split.at(1).get<std::int64_t>());
+  return differ("first prefill", built.error().limit,
+                split.at(0).get<std::int64_t>() + split.at(1).get<std::int64_t>());
 }
 
 Mismatch compare_raised(const tl::expected<attn::Metadata, attn::Error>& built, const std::string& raised) {
@@ -152,7 +155,9 @@ Mismatch compare_two_way(const json& record) {
     return differ("out", json({split->num_decodes, split->num_prefills, split->num_decode_tokens}),
                   json({arrays.batch().num_reqs, 0, arrays.batch().num_actual_tokens}));
   // Upstream calls padding behind prefills prefills; the contract counts it apart.
-  return differ("out", json({split->num_decodes, split->num_prefills + split->num_padding, split->num_decode_tokens, split->num_prefill_tokens}),
+  return differ("out",
+                json({split->num_decodes, split->num_prefills + split->num_padding, split->num_decode_tokens,
+                      split->num_prefill_tokens}),
                 record.at("out"));
 }
 
@@ -163,7 +168,8 @@ Mismatch compare_prefill_chunks(const json& record) {
                                                 record.at("request_offset").get<std::int32_t>(), chunks);
   if (!count) return attn::message(count.error());
   json found = json::array();
-  for (std::int32_t c = 0; c < *count; ++c) found.push_back({chunks[static_cast<std::size_t>(c)].first, chunks[static_cast<std::size_t>(c)].last});
+  for (std::int32_t c = 0; c < *count; ++c)
+    found.push_back({chunks[static_cast<std::size_t>(c)].first, chunks[static_cast<std::size_t>(c)].last});
   return differ("out", found, record.at("out"));
 }
 
@@ -171,7 +177,8 @@ Mismatch compare_reorder(const json& record) {
   const auto scheduled = record.at("num_scheduled_tokens").get<Ints>();
   const auto computed = record.at("num_computed_tokens").get<Ints>();
   Ints order(scheduled.size());
-  const auto modified = attn::reorder_batch(scheduled, computed, record.at("decode_threshold").get<std::int32_t>(), order);
+  const auto modified =
+      attn::reorder_batch(scheduled, computed, record.at("decode_threshold").get<std::int32_t>(), order);
   if (!modified) return attn::message(modified.error());
   if (auto m = differ("modified", *modified, record.at("modified"))) return m;
   return differ("order", array_of(order), record.at("order"));
@@ -202,7 +209,8 @@ Mismatch compare_local_attention(const json& record) {
   if (auto m = differ("cu_seqlens_q", array_of(local->cu_seqlens_q), out.at("cu_seqlens_q"))) return m;
   if (auto m = differ("seqlens_k", array_of(local->seqlens_k), out.at("seqlens_k"))) return m;
   if (auto m = differ("k_starts", array_of(local->k_starts), out.at("k_starts"))) return m;
-  return differ("block_table", rows_of(local->block_table, static_cast<std::int64_t>(local->seqlens_k.size())), out.at("block_table"));
+  return differ("block_table", rows_of(local->block_table, static_cast<std::int64_t>(local->seqlens_k.size())),
+                out.at("block_table"));
 }
 
 Mismatch compare_context_parallel(const json& record) {
@@ -211,7 +219,8 @@ Mismatch compare_context_parallel(const json& record) {
   json found = json::array();
   for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
     Ints local(seq_lens.size());
-    const auto done = attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, record.at("interleave").get<std::int32_t>(), local);
+    const auto done =
+        attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, record.at("interleave").get<std::int32_t>(), local);
     if (!done) return attn::message(done.error());
     found.push_back(array_of(local));
   }

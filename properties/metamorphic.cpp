@@ -54,7 +54,9 @@ Order turned_round(const attn::Batch& batch, const attn::Split& split) {
   return order;
 }
 
-std::int64_t sum(std::span<const std::int32_t> values) { return std::accumulate(values.begin(), values.end(), std::int64_t{0}); }
+std::int64_t sum(std::span<const std::int32_t> values) {
+  return std::accumulate(values.begin(), values.end(), std::int64_t{0});
+}
 
 /// `found[i]` is `expected[source[i]]`, for the entries of one region.
 Verdict compare_permuted(std::string_view where, std::span<const std::int32_t> found,
@@ -62,7 +64,8 @@ Verdict compare_permuted(std::string_view where, std::span<const std::int32_t> f
   for (std::size_t i = 0; i < found.size(); ++i) {
     const auto source = static_cast<std::size_t>(order[static_cast<std::size_t>(first) + i] - first);
     if (found[i] != expected[source])
-      return Difference{fmt::format("{}[{}]", where, i), fmt::format("{}, expected entry {} of before: {}", found[i], source, expected[source])};
+      return Difference{fmt::format("{}[{}]", where, i),
+                        fmt::format("{}, expected entry {} of before: {}", found[i], source, expected[source])};
   }
   return std::nullopt;
 }
@@ -81,7 +84,9 @@ Verdict compare_permuted_context(const attn::ChunkedContext& found, const attn::
   // Packed slices depend on who stands before; C1 to C4 judge them.
   if (policy == attn::ChunkPolicy::packed) return std::nullopt;
   for (std::int64_t chunk = 0; chunk < found.num_chunks; ++chunk) {
-    if (auto v = compare_permuted("chunk_starts", found.chunk_starts[chunk], expected.chunk_starts[chunk], order, first)) return v;
+    if (auto v =
+            compare_permuted("chunk_starts", found.chunk_starts[chunk], expected.chunk_starts[chunk], order, first))
+      return v;
     if (auto v = compare_permuted("seq_lens", found.seq_lens[chunk], expected.seq_lens[chunk], order, first)) return v;
   }
   return compare("max_seq_lens", found.max_seq_lens, expected.max_seq_lens);
@@ -112,7 +117,8 @@ Verdict compare_concatenated(std::string_view where, std::span<const std::int32_
 }
 
 /// A region's numbers over two parts; a part without requests says nothing.
-Verdict compare_cut_region(std::string_view name, const attn::Region& front, const attn::Region& back, const attn::Region& whole) {
+Verdict compare_cut_region(std::string_view name, const attn::Region& front, const attn::Region& back,
+                           const attn::Region& whole) {
   attn::Region both = front.num_reqs > 0 ? front : back;
   if (front.num_reqs > 0 && back.num_reqs > 0) {
     both.num_reqs += back.num_reqs;
@@ -124,7 +130,8 @@ Verdict compare_cut_region(std::string_view name, const attn::Region& front, con
   }
   both.first_req = whole.first_req;
   std::vector<std::int32_t> offsets(front.query_start_loc.begin(), front.query_start_loc.end());
-  for (std::size_t i = 1; i < back.query_start_loc.size(); ++i) offsets.push_back(offsets.front() + front.num_tokens + back.query_start_loc[i]);
+  for (std::size_t i = 1; i < back.query_start_loc.size(); ++i)
+    offsets.push_back(offsets.front() + front.num_tokens + back.query_start_loc[i]);
   both.query_start_loc = offsets;
   return compare(name, both, whole);
 }
@@ -162,9 +169,13 @@ Verdict permuting_requests_permutes_entries(const Built& built) {
   if (auto v = compare_region_numbers("prefill", found->prefill, expected.prefill)) return v;
   if (auto v = compare("num_kv_tokens", found->num_kv_tokens, expected.num_kv_tokens)) return v;
   const std::int32_t first = split.num_decodes;
-  if (auto v = compare_permuted_context(found->context, expected.context, order, first, built.batch.config.chunk_policy)) return v;
+  if (auto v =
+          compare_permuted_context(found->context, expected.context, order, first, built.batch.config.chunk_policy))
+    return v;
   if (!expected.window) return std::nullopt;
-  if (auto v = compare_permuted("window.seq_starts", found->window->seq_starts, expected.window->seq_starts, order, first)) return v;
+  if (auto v =
+          compare_permuted("window.seq_starts", found->window->seq_starts, expected.window->seq_starts, order, first))
+    return v;
   return compare_permuted("window.seq_lens", found->window->seq_lens, expected.window->seq_lens, order, first);
 }
 
@@ -186,17 +197,21 @@ Verdict a_cut_batch_agrees_with_the_whole(const Built& built) {
   if (auto v = compare_cut_region("decode of both parts", first->decode, second->decode, whole.decode)) return v;
   if (auto v = compare_cut_region("extend of both parts", first->extend, second->extend, whole.extend)) return v;
   if (auto v = compare_cut_region("prefill of both parts", first->prefill, second->prefill, whole.prefill)) return v;
-  if (auto v = compare("num_padding of both parts", first->split.num_padding + second->split.num_padding, whole.split.num_padding)) return v;
-  if (auto v = compare("num_kv_tokens of both parts", first->num_kv_tokens + second->num_kv_tokens, whole.num_kv_tokens)) return v;
-  if (auto v = compare_concatenated("context_lens of both parts", first->context.context_lens, second->context.context_lens,
-                                    whole.context.context_lens))
+  if (auto v = compare("num_padding of both parts", first->split.num_padding + second->split.num_padding,
+                       whole.split.num_padding))
     return v;
-  if (auto v = compare("context tokens gathered by both parts", sum(first->context.seq_tot) + sum(second->context.seq_tot),
-                       sum(whole.context.seq_tot)))
+  if (auto v =
+          compare("num_kv_tokens of both parts", first->num_kv_tokens + second->num_kv_tokens, whole.num_kv_tokens))
+    return v;
+  if (auto v = compare_concatenated("context_lens of both parts", first->context.context_lens,
+                                    second->context.context_lens, whole.context.context_lens))
+    return v;
+  if (auto v = compare("context tokens gathered by both parts",
+                       sum(first->context.seq_tot) + sum(second->context.seq_tot), sum(whole.context.seq_tot)))
     return v;
   if (!whole.window) return std::nullopt;
-  if (auto v = compare_concatenated("window.seq_starts of both parts", first->window->seq_starts, second->window->seq_starts,
-                                    whole.window->seq_starts))
+  if (auto v = compare_concatenated("window.seq_starts of both parts", first->window->seq_starts,
+                                    second->window->seq_starts, whole.window->seq_starts))
     return v;
   return compare_concatenated("window.seq_lens of both parts", first->window->seq_lens, second->window->seq_lens,
                               whole.window->seq_lens);
@@ -204,14 +219,15 @@ Verdict a_cut_batch_agrees_with_the_whole(const Built& built) {
 
 Verdict doubling_the_workspace_keeps_the_context(const Built& built) {
   attn::Batch doubled = built.batch;
-  doubled.config.workspace_tokens =
-      static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{2} * built.batch.config.workspace_tokens, 2147483647));
+  doubled.config.workspace_tokens = static_cast<std::int32_t>(
+      std::min<std::int64_t>(std::int64_t{2} * built.batch.config.workspace_tokens, 2147483647));
   attn::MetadataBuilder builder{built.max_entries};
   const auto found = builder.build(doubled);
   if (!found) return Difference{"build with twice the workspace", attn::message(found.error())};
   if (found->context.num_chunks > built.metadata.context.num_chunks)
-    return Difference{"num_chunks with twice the workspace",
-                      fmt::format("{}, with the single one {}", found->context.num_chunks, built.metadata.context.num_chunks)};
+    return Difference{
+        "num_chunks with twice the workspace",
+        fmt::format("{}, with the single one {}", found->context.num_chunks, built.metadata.context.num_chunks)};
   const Built twice{doubled, *found, built.rows, built.contexts, built.max_entries};
   auto verdict = every_context_token_is_gathered_once(twice);
   if (!verdict) verdict = no_chunk_exceeds_the_workspace(twice);

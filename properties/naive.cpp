@@ -5,7 +5,8 @@
 namespace properties::naive {
 namespace {
 
-std::optional<std::int32_t> at(std::span<const std::int32_t> first, std::span<const std::int32_t> second, std::size_t i) {
+std::optional<std::int32_t> at(std::span<const std::int32_t> first, std::span<const std::int32_t> second,
+                               std::size_t i) {
   if (!first.empty()) return first[i];
   if (!second.empty()) return second[i];
   return std::nullopt;
@@ -14,8 +15,7 @@ std::optional<std::int32_t> at(std::span<const std::int32_t> first, std::span<co
 bool is_long(const Row& row, const attn::Batch& batch) { return row.query_len > batch.config.decode_threshold; }
 
 void classify(std::vector<Row>& rows, const attn::Batch& batch) {
-  const auto first_long =
-      std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return is_long(row, batch); });
+  const auto first_long = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return is_long(row, batch); });
   if (first_long == rows.end()) return;  // all decodes, padding too
   const auto first_prefill = std::find_if(first_long, rows.end(), [&](const Row& row) {
     return is_long(row, batch) && row.class_seq_len == row.query_len;
@@ -61,7 +61,8 @@ std::vector<std::vector<ContextToken>> lay_out(const std::vector<std::int64_t>& 
 
 Window window_of(const Row& row, std::int64_t window_left) {
   const std::int64_t seq_len = row.seq_len.value_or(0);
-  // The first query stands at seq_len - query_len and sees itself and window_left keys before it; upstream keeps one more.
+  // The first query stands at seq_len - query_len and sees itself and window_left keys before it; upstream keeps one
+  // more.
   const std::int64_t start = std::max<std::int64_t>(seq_len - row.query_len - window_left - 1, 0);
   return {static_cast<std::int32_t>(start), static_cast<std::int32_t>(seq_len - start)};
 }
@@ -93,9 +94,15 @@ Metadata build(const attn::Batch& batch, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (!row.is_padding) metadata.num_kv_tokens += row.seq_len.value_or(batch.max_seq_len);
     switch (row.row_class) {
-      case RowClass::decode: add_row(metadata.decode, row, batch); break;
-      case RowClass::prefill: add_row(metadata.prefill, row, batch); break;
-      case RowClass::padding: ++metadata.num_padding; break;
+      case RowClass::decode:
+        add_row(metadata.decode, row, batch);
+        break;
+      case RowClass::prefill:
+        add_row(metadata.prefill, row, batch);
+        break;
+      case RowClass::padding:
+        ++metadata.num_padding;
+        break;
       case RowClass::extend:
         add_row(metadata.extend, row, batch);
         if (batch.config.window_left) metadata.windows.push_back(window_of(row, *batch.config.window_left));

@@ -15,10 +15,10 @@ enum class RowClass : std::uint8_t { decode, extend, prefill, padding };
 struct Row {
   std::int32_t query_len = 0;
   RowClass row_class = RowClass::decode;
-  bool is_padding = false;                   ///< no query token, and none in any row behind it
-  std::optional<std::int32_t> class_seq_len; ///< what the class was decided by
-  std::optional<std::int32_t> seq_len;       ///< exact, else the bound
-  std::int32_t context = 0;                  ///< 0 where no length is known
+  bool is_padding = false;                    ///< no query token, and none in any row behind it
+  std::optional<std::int32_t> class_seq_len;  ///< what the class was decided by
+  std::optional<std::int32_t> seq_len;        ///< exact, else the bound
+  std::int32_t context = 0;                   ///< 0 where no length is known
 };
 
 /// Each request of the batch with its class.

@@ -16,7 +16,9 @@ using batchtext::Step;
 
 constexpr std::int64_t int32_max = 2147483647;
 
-std::int32_t clamp_length(std::int64_t length) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, int32_max)); }
+std::int32_t clamp_length(std::int64_t length) {
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, int32_max));
+}
 
 /// What a batch leans to, drawn once; a weight of 0 leaves a shape out.
 struct Leaning {
@@ -25,7 +27,7 @@ struct Leaning {
   int empty_context;                        // percent of extends with next to no context
   std::int64_t context_unit;                // contexts are multiples of this, or close
   std::int64_t most_units;
-  int at_boundary;                          // percent of lengths at a boundary
+  int at_boundary;  // percent of lengths at a boundary
 };
 
 Leaning draw_leaning(Random& random, const attn::Config& config) {
@@ -71,9 +73,11 @@ std::int64_t draw_long_query(Random& random, const Leaning& leaning, const Step&
 
 Request draw_decode(Random& random, const Step& step, const Leaning& leaning) {
   const std::int64_t threshold = step.config.decode_threshold;
-  const std::int64_t query_len = random.chance(70) ? threshold : random.between(random.chance(10) ? 0 : 1, std::max<std::int64_t>(threshold, 1));
+  const std::int64_t query_len =
+      random.chance(70) ? threshold : random.between(random.chance(10) ? 0 : 1, std::max<std::int64_t>(threshold, 1));
   const std::int64_t longest = random.chance(2) ? int32_max - threshold : 5000;
-  const std::int64_t context = random.chance(leaning.at_boundary) ? draw_context(random, leaning) : random.between(longest / 2, longest);
+  const std::int64_t context =
+      random.chance(leaning.at_boundary) ? draw_context(random, leaning) : random.between(longest / 2, longest);
   return {clamp_length(std::min(query_len, threshold)), clamp_length(query_len + context)};
 }
 
@@ -164,8 +168,8 @@ std::int32_t draw_boundary(Random& random, const Step& step) {
     return request.query_len > config.decode_threshold && request.seq_len != request.query_len;
   });
   const std::int64_t share = config.workspace_tokens / std::max<std::int64_t>(extends, 1);
-  const std::array<std::int64_t, 7> values{0, 1, config.decode_threshold, 16, share, config.workspace_tokens,
-                                           config.window_left.value_or(0)};
+  const std::array<std::int64_t, 7> values{
+      0, 1, config.decode_threshold, 16, share, config.workspace_tokens, config.window_left.value_or(0)};
   const std::int64_t value = values[static_cast<std::size_t>(random.below(values.size()))];
   return clamp_length(value * (random.chance(20) ? random.between(2, 4) : 1) + random.between(-1, 1));
 }
@@ -175,12 +179,15 @@ Request draw_request(Random& random, const Step& step) {
   switch (random.below(10)) {
     case 0:
     case 1:
-    case 2: return draw_decode(random, step, leaning);
+    case 2:
+      return draw_decode(random, step, leaning);
     case 3:
     case 4:
     case 5:
-    case 6: return draw_extend(random, step, leaning);
-    case 7: return {0, clamp_length(random.below(300))};
+    case 6:
+      return draw_extend(random, step, leaning);
+    case 7:
+      return {0, clamp_length(random.below(300))};
     default: {
       const std::int32_t query_len = clamp_length(draw_long_query(random, leaning, step));
       return {query_len, query_len};
@@ -247,7 +254,9 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
   // A decode, an extend and a prefill at least: something for every rule.
   for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold, threshold + 40});
   const std::size_t first_extend = step.requests.size();
-  for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold + 3, threshold + 3 + clamp_length(random.chance(40) ? 1 : random.between(1, 90))});
+  for (auto i = random.between(1, 3); i > 0; --i)
+    step.requests.push_back(
+        {threshold + 3, threshold + 3 + clamp_length(random.chance(40) ? 1 : random.between(1, 90))});
   const std::size_t first_prefill = step.requests.size();
   for (auto i = random.between(1, 3); i > 0; --i) step.requests.push_back({threshold + 5, threshold + 5});
   const std::size_t count = step.requests.size();
@@ -259,13 +268,17 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
   std::vector<std::int32_t> lens(batch.seq_lens.begin(), batch.seq_lens.end());
   const auto another_count = [&](std::vector<std::int32_t> values) {
     // Never none at all: that means absent.
-    if (random.chance(50)) values.push_back(values.back());
-    else values.erase(values.begin() + static_cast<std::ptrdiff_t>(any));
+    if (random.chance(50))
+      values.push_back(values.back());
+    else
+      values.erase(values.begin() + static_cast<std::ptrdiff_t>(any));
     return values;
   };
   const auto by = static_cast<std::int32_t>(random.between(1, 1000));
   switch (kind) {
-    case Error::negative_num_reqs: step.num_reqs = -by; break;
+    case Error::negative_num_reqs:
+      step.num_reqs = -by;
+      break;
     case Error::offsets_count:
       step.query_start_loc = another_count(offsets);
       step.num_reqs = batch.num_reqs;
@@ -279,10 +292,18 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.query_start_loc = offsets;
       step.num_actual_tokens = offsets.back();
       break;
-    case Error::token_count_mismatch: step.num_actual_tokens = batch.num_actual_tokens + (random.chance(50) ? by : -by); break;
-    case Error::max_query_len_too_small: step.max_query_len = random.chance(20) ? -by : batch.max_query_len - 1; break;
-    case Error::seq_lens_count: step.seq_lens = {Lens::raw, another_count(lens)}; break;
-    case Error::upper_bound_count: step.seq_lens_upper_bound = {Lens::raw, another_count(lens)}; break;
+    case Error::token_count_mismatch:
+      step.num_actual_tokens = batch.num_actual_tokens + (random.chance(50) ? by : -by);
+      break;
+    case Error::max_query_len_too_small:
+      step.max_query_len = random.chance(20) ? -by : batch.max_query_len - 1;
+      break;
+    case Error::seq_lens_count:
+      step.seq_lens = {Lens::raw, another_count(lens)};
+      break;
+    case Error::upper_bound_count:
+      step.seq_lens_upper_bound = {Lens::raw, another_count(lens)};
+      break;
     case Error::negative_seq_len:
       lens[any] = -by;
       step.seq_lens = {Lens::raw, lens};
@@ -297,15 +318,28 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.seq_lens_upper_bound = {Lens::raw, lens};
       if (lens[any] == step.requests[any].seq_len) step.seq_lens_upper_bound.values[first_extend] = 0;
       break;
-    case Error::max_seq_len_too_small: step.max_seq_len = random.chance(20) ? -by : batch.max_seq_len - 1; break;
-    case Error::missing_seq_lens: step.seq_lens = step.seq_lens_upper_bound = Lens{}; break;
-    case Error::unordered: swap_requests(step, first_extend, first_prefill); break;
-    case Error::invalid_decode_threshold: step.config.decode_threshold = -by; break;
-    case Error::invalid_workspace: step.config.workspace_tokens = -by; break;
-    case Error::invalid_window: step.config.window_left = -by; break;
+    case Error::max_seq_len_too_small:
+      step.max_seq_len = random.chance(20) ? -by : batch.max_seq_len - 1;
+      break;
+    case Error::missing_seq_lens:
+      step.seq_lens = step.seq_lens_upper_bound = Lens{};
+      break;
+    case Error::unordered:
+      swap_requests(step, first_extend, first_prefill);
+      break;
+    case Error::invalid_decode_threshold:
+      step.config.decode_threshold = -by;
+      break;
+    case Error::invalid_workspace:
+      step.config.workspace_tokens = -by;
+      break;
+    case Error::invalid_window:
+      step.config.window_left = -by;
+      break;
     case Error::workspace_too_small:
       step.config.workspace_tokens = step.config.chunk_policy == attn::ChunkPolicy::packed
-                                         ? 0 : static_cast<std::int32_t>(first_prefill - first_extend) - 1;
+                                         ? 0
+                                         : static_cast<std::int32_t>(first_prefill - first_extend) - 1;
       break;
     case Error::sum_overflow:
       step.config.workspace_tokens = step.config.window_left.emplace(2147483647);
@@ -316,7 +350,8 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.config.workspace_tokens = 2147483647;
       step.requests[first_extend].seq_len = clamp_length(max_entries + by + threshold + 3);
       break;
-    default: break;
+    default:
+      break;
   }
   return step;
 }

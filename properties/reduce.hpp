@@ -10,11 +10,11 @@ namespace properties {
 /// What reducing a case came to.
 struct Reduction {
   batchtext::Case smallest;
-  Finding finding;           ///< of the smallest case
-  std::int64_t tried = 0;    ///< cases that ran
-  std::int64_t kept = 0;     ///< of those, the ones that had the same finding and were smaller
-  bool complete = false;     ///< no smaller case has the finding; false when time ran out
-  bool repeats = false;      ///< the smallest case, run once more, has the finding again
+  Finding finding;         ///< of the smallest case
+  std::int64_t tried = 0;  ///< cases that ran
+  std::int64_t kept = 0;   ///< of those, the ones that had the same finding and were smaller
+  bool complete = false;   ///< no smaller case has the finding; false when time ran out
+  bool repeats = false;    ///< the smallest case, run once more, has the finding again
 };
 
 using Check = std::function<std::optional<Finding>(const batchtext::Case&)>;

@@ -18,10 +18,14 @@ using naive::RowClass;
 
 std::string_view name_of(RowClass row_class) {
   switch (row_class) {
-    case RowClass::decode: return "decode";
-    case RowClass::extend: return "extend";
-    case RowClass::prefill: return "prefill";
-    case RowClass::padding: return "padding";
+    case RowClass::decode:
+      return "decode";
+    case RowClass::extend:
+      return "extend";
+    case RowClass::prefill:
+      return "prefill";
+    case RowClass::padding:
+      return "padding";
   }
   return "";
 }
@@ -29,7 +33,8 @@ std::string_view name_of(RowClass row_class) {
 std::string text_of(std::span<const std::int32_t> values) {
   constexpr std::size_t most = 32;  // a malformed array is told by its start
   const auto shown = values.first(std::min(values.size(), most));
-  return fmt::format("[{}{}]", fmt::join(shown, ", "), values.size() > most ? fmt::format(", ... {} entries", values.size()) : "");
+  return fmt::format("[{}{}]", fmt::join(shown, ", "),
+                     values.size() > most ? fmt::format(", ... {} entries", values.size()) : "");
 }
 
 std::string length_of(const std::optional<std::int32_t>& value) { return value ? std::to_string(*value) : "-"; }
@@ -48,7 +53,8 @@ std::string rows_table(const std::vector<Row>& rows) {
     while (end < rows.size() && looks_the_same(rows[end], rows[i])) ++end;
     const std::string which = end - i == 1 ? std::to_string(i) : fmt::format("{}-{}", i, end - 1);
     fmt::format_to(std::back_inserter(text), "  {:>8} {:>8} {:>10} {:>10} {:>10}  {}\n", which, rows[i].query_len,
-                   length_of(rows[i].seq_len), length_of(rows[i].class_seq_len), rows[i].context, name_of(rows[i].row_class));
+                   length_of(rows[i].seq_len), length_of(rows[i].class_seq_len), rows[i].context,
+                   name_of(rows[i].row_class));
     i = end;
     if (lines + 1 == most && i < rows.size()) text += fmt::format("  ... and {} more requests\n", rows.size() - i);
   }
@@ -84,7 +90,8 @@ std::string table(const batchtext::Step& step) {
   const attn::Batch& batch = arrays.batch();
   const attn::Config& config = batch.config;
   std::string text = fmt::format(
-      "  decode_threshold {}, workspace_tokens {}, {}, window_left {}\n  num_actual_tokens {}, max_query_len {}, max_seq_len {}\n",
+      "  decode_threshold {}, workspace_tokens {}, {}, window_left {}\n  num_actual_tokens {}, max_query_len {}, "
+      "max_seq_len {}\n",
       config.decode_threshold, config.workspace_tokens,
       config.chunk_policy == attn::ChunkPolicy::packed ? "packed" : "equal_share", length_of(config.window_left),
       batch.num_actual_tokens, batch.max_query_len, batch.max_seq_len);
@@ -95,9 +102,10 @@ std::string table(const batchtext::Step& step) {
 std::string regression(const Finding& finding, const batchtext::Case& parsed) {
   const std::string text = batchtext::print(parsed);
   const std::string name = identifier_of(finding);
-  return fmt::format("corpus/regressions/{}.batch:\n# {}: {}. {}: {}\n{}\nproperties/suites/regression_test.cpp:\n"
-                     "TEST(Regression, {}) {{\n  EXPECT_HOLDS(R\"({})\");\n}}\n",
-                     name, finding.id, finding.claim, finding.where, finding.difference, text, name, text);
+  return fmt::format(
+      "corpus/regressions/{}.batch:\n# {}: {}. {}: {}\n{}\nproperties/suites/regression_test.cpp:\n"
+      "TEST(Regression, {}) {{\n  EXPECT_HOLDS(R\"({})\");\n}}\n",
+      name, finding.id, finding.claim, finding.where, finding.difference, text, name, text);
 }
 
 std::string report(const Finding& finding, const batchtext::Case& parsed, std::string_view command,

@@ -31,7 +31,8 @@ Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std:
   const std::string_view what = "local attention";
   if (auto verdict = compare(what, local.k_starts[v], chunk_begin)) return verdict;
   if (is_last)
-    if (auto verdict = compare(what, std::int64_t{local.k_starts[v]} + local.seqlens_k[v], position + 1)) return verdict;
+    if (auto verdict = compare(what, std::int64_t{local.k_starts[v]} + local.seqlens_k[v], position + 1))
+      return verdict;
   const auto row = local.block_table[static_cast<std::int64_t>(v)];
   for (std::int64_t key = chunk_begin; key <= position; ++key) {
     const auto column = static_cast<std::size_t>((key - chunk_begin) / input.block_size);
@@ -47,14 +48,17 @@ Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std:
 template <class Result>
 Verdict expect_refused(std::string_view what, const Result& result, const Error& expected) {
   if (!result && result.error() == expected) return std::nullopt;
-  return Difference{std::string{what}, fmt::format("{}, expected {}", result ? "accepted" : attn::message(result.error()), attn::message(expected))};
+  return Difference{
+      std::string{what},
+      fmt::format("{}, expected {}", result ? "accepted" : attn::message(result.error()), attn::message(expected))};
 }
 
 constexpr std::int32_t untouched = 123456789;  // no room writes this
 
 /// Spans a room may not have written to.
 Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> written) {
-  if (std::all_of(written.begin(), written.end(), [](std::int32_t entry) { return entry == untouched; })) return std::nullopt;
+  if (std::all_of(written.begin(), written.end(), [](std::int32_t entry) { return entry == untouched; }))
+    return std::nullopt;
   return Difference{std::string{what}, "wrote to its output before it refused"};
 }
 
@@ -73,26 +77,30 @@ Verdict two_way_refuses(const Built& built) {
 Verdict prefill_chunks_refuse(std::int64_t count) {
   const std::vector<std::int32_t> lens(static_cast<std::size_t>(count), 1);
   std::vector<attn::RequestRange> chunks(lens.size(), {untouched, untouched});
-  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 0, std::span{chunks}.first(lens.size() - 1)),
+  if (auto v = expect_refused("prefill chunks",
+                              attn::split_prefill_chunks(lens, 9, 0, std::span{chunks}.first(lens.size() - 1)),
                               {Error::capacity_exceeded, -1, count, count - 1}))
     return v;
   if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 2147483647, chunks),
                               {Error::sum_overflow, count, count + 2147483647, 2147483647}))
     return v;
   for (const attn::RequestRange& chunk : chunks)
-    if (!(chunk == attn::RequestRange{untouched, untouched})) return Difference{"prefill chunks", "wrote to its output before it refused"};
+    if (!(chunk == attn::RequestRange{untouched, untouched}))
+      return Difference{"prefill chunks", "wrote to its output before it refused"};
   return std::nullopt;
 }
 
 Verdict reordering_refuses(std::int64_t count) {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(count), 1);
   std::vector<std::int32_t> order(tokens.size(), untouched);
-  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, std::span{tokens}.first(tokens.size() - 1), 1, order),
-                              {Error::count_mismatch, -1, count - 1, count}))
+  if (auto v =
+          expect_refused("reorder", attn::reorder_batch(tokens, std::span{tokens}.first(tokens.size() - 1), 1, order),
+                         {Error::count_mismatch, -1, count - 1, count}))
     return v;
   std::vector<std::int32_t> negative = tokens;
   negative.back() = -4;
-  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, 1, order), {Error::negative_token_count, count - 1, -4, 0}))
+  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, 1, order),
+                              {Error::negative_token_count, count - 1, -4, 0}))
     return v;
   return expect_untouched("reorder", order);
 }
@@ -100,12 +108,16 @@ Verdict reordering_refuses(std::int64_t count) {
 Verdict context_parallel_refuses(std::int64_t count) {
   std::vector<std::int32_t> lens(static_cast<std::size_t>(count), 5);
   std::vector<std::int32_t> local(lens.size(), untouched);
-  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 2, 1, local), {Error::invalid_rank, -1, 2, 2})) return v;
-  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(lens.size() - 1)),
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 2, 1, local),
+                              {Error::invalid_rank, -1, 2, 2}))
+    return v;
+  if (auto v = expect_refused("context parallel",
+                              attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(lens.size() - 1)),
                               {Error::count_mismatch, -1, count - 1, count}))
     return v;
   lens.back() = -6;
-  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 0, 1, local), {Error::negative_seq_len, count - 1, -6, 0}))
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 0, 1, local),
+                              {Error::negative_seq_len, count - 1, -6, 0}))
     return v;
   return expect_untouched("context parallel", local);
 }
@@ -124,13 +136,19 @@ Verdict local_attention_refuses() {
     change(bad);
     return expect_refused("local attention", builder.build(bad), expected);
   };
-  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = 5; }, {Error::invalid_attn_chunk_size, -1, 5, 2})) return v;
+  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = 5; }, {Error::invalid_attn_chunk_size, -1, 5, 2}))
+    return v;
   if (auto v = refused([](auto& bad) { bad.block_table.num_cols = 4; }, {Error::count_mismatch, -1, 3, 4})) return v;
-  if (auto v = refused([&](auto& bad) { bad.block_table = {std::span{blocks}.first(2), 2}; }, {Error::block_table_too_narrow, 0, 2, 3}))
+  if (auto v = refused(
+          [&](auto& bad) {
+            bad.block_table = {std::span{blocks}.first(2), 2};
+          },
+          {Error::block_table_too_narrow, 0, 2, 3}))
     return v;
   constexpr std::int32_t huge = 1 << 30;  // a row of the virtual table then has 2^29 columns
   constexpr std::int64_t limit = attn::MetadataBuilder::default_max_entries / (huge / 2 + 3);
-  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = huge; }, {Error::capacity_exceeded, -1, 1, limit})) return v;
+  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = huge; }, {Error::capacity_exceeded, -1, 1, limit}))
+    return v;
   attn::LocalAttentionBuilder other;
   return compare("local attention after refusals", before->k_starts, other.build(good)->k_starts);
 }
@@ -172,10 +190,12 @@ Verdict local_attention_shows_each_query_its_chunk(const Built& built) {
   std::size_t v = 0;
   std::int32_t query = 0;
   for (std::size_t req = 0; req < rows.size(); ++req) {
-    for (std::int64_t position = rows[req].context; position < rows[req].context + rows[req].query_len; ++position, ++query) {
+    for (std::int64_t position = rows[req].context; position < rows[req].context + rows[req].query_len;
+         ++position, ++query) {
       while (v + 1 < local->cu_seqlens_q.size() && local->cu_seqlens_q[v + 1] <= query) ++v;
       if (v >= local->seqlens_k.size()) return Difference{fmt::format("query {}", query), "is in no virtual request"};
-      if (auto verdict = check_local_query(*local, v, position, local->cu_seqlens_q[v + 1] == query + 1, input, req)) return verdict;
+      if (auto verdict = check_local_query(*local, v, position, local->cu_seqlens_q[v + 1] == query + 1, input, req))
+        return verdict;
     }
   }
   return compare("queries in virtual requests", local->cu_seqlens_q.back(), query);
@@ -198,10 +218,12 @@ Verdict every_token_has_one_context_parallel_rank(const Built& built) {
   }
   for (std::size_t i = 0; i < seq_lens.size(); ++i) {
     std::array<std::int32_t, 4> dealt{};
-    for (std::int32_t token = 0; token < seq_lens[i]; ++token) ++dealt[static_cast<std::size_t>(token / interleave % dcp_size)];
+    for (std::int32_t token = 0; token < seq_lens[i]; ++token)
+      ++dealt[static_cast<std::size_t>(token / interleave % dcp_size)];
     for (std::size_t rank = 0; rank < static_cast<std::size_t>(dcp_size); ++rank)
       if (local[rank][i] != dealt[rank])
-        return Difference{fmt::format("sequence {}, rank {}", i, rank), fmt::format("{} tokens, expected {}", local[rank][i], dealt[rank])};
+        return Difference{fmt::format("sequence {}, rank {}", i, rank),
+                          fmt::format("{} tokens, expected {}", local[rank][i], dealt[rank])};
   }
   return std::nullopt;
 }

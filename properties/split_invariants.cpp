@@ -93,7 +93,8 @@ struct Copy {
 
 Verdict regions_partition_the_batch(const Built& built) {
   const attn::Split& split = built.metadata.split;
-  const std::int64_t reqs = std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + split.num_padding;
+  const std::int64_t reqs =
+      std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + split.num_padding;
   const std::int64_t tokens =
       std::int64_t{split.num_decode_tokens} + split.num_extend_tokens + split.num_prefill_tokens;
   if (auto v = compare("sum of region counts and padding", reqs, built.batch.num_reqs)) return v;
@@ -111,7 +112,8 @@ Verdict regions_partition_the_batch(const Built& built) {
   for (const auto& [name, region, num_reqs, num_tokens] : regions) {
     if (auto v = compare(name, region.num_reqs, num_reqs)) return v;
     if (auto v = compare(name, region.num_tokens, num_tokens)) return v;
-    if (auto v = compare(name, static_cast<std::int64_t>(region.query_start_loc.size()), num_reqs + std::int64_t{1})) return v;
+    if (auto v = compare(name, static_cast<std::int64_t>(region.query_start_loc.size()), num_reqs + std::int64_t{1}))
+      return v;
     if (auto v = compare(name, region.query_start_loc.front(), 0)) return v;
     if (auto v = compare(name, region.query_start_loc.back(), num_tokens)) return v;
   }
@@ -123,11 +125,12 @@ Verdict decodes_are_short_and_the_next_is_not(const Built& built) {
   const std::int32_t num_decodes = built.metadata.split.num_decodes;
   for (std::int32_t i = 0; i < num_decodes; ++i)
     if (built.batch.query_len(i) > threshold)
-      return Difference{fmt::format("request {}", i),
-                        fmt::format("is a decode with query_len {}, threshold {}", built.batch.query_len(i), threshold)};
+      return Difference{fmt::format("request {}", i), fmt::format("is a decode with query_len {}, threshold {}",
+                                                                  built.batch.query_len(i), threshold)};
   if (num_decodes < built.batch.num_reqs && built.batch.query_len(num_decodes) <= threshold)
-    return Difference{fmt::format("request {}", num_decodes),
-                      fmt::format("is no decode with query_len {}, threshold {}", built.batch.query_len(num_decodes), threshold)};
+    return Difference{
+        fmt::format("request {}", num_decodes),
+        fmt::format("is no decode with query_len {}, threshold {}", built.batch.query_len(num_decodes), threshold)};
   return std::nullopt;
 }
 
@@ -135,9 +138,11 @@ Verdict no_context_stands_behind_the_first_prefill(const Built& built) {
   const attn::Split& split = built.metadata.split;
   const std::int32_t first = split.num_decodes + split.num_extends;
   for (std::int32_t i = first; i < first + split.num_prefills; ++i) {
-    const std::int32_t context = attn::context_len(built.batch.query_len(i), built.batch.class_seq_lens()[static_cast<std::size_t>(i)]);
+    const std::int32_t context =
+        attn::context_len(built.batch.query_len(i), built.batch.class_seq_lens()[static_cast<std::size_t>(i)]);
     if (context > 0 && built.batch.query_len(i) > 0)
-      return Difference{fmt::format("request {}", i), fmt::format("is called a prefill, but has {} context tokens", context)};
+      return Difference{fmt::format("request {}", i),
+                        fmt::format("is called a prefill, but has {} context tokens", context)};
   }
   return std::nullopt;
 }
@@ -175,7 +180,8 @@ Verdict padding_changes_no_token_count(const Built& built) {
   if (auto v = compare("num_kv_tokens", rebuilt->num_kv_tokens, built.metadata.num_kv_tokens)) return v;
   // Rows of nothing but padding have no length, and get the scalar where the batch has none either.
   if (built.metadata.decode.num_reqs > 0)
-    if (auto v = compare("decode.max_seq_len", rebuilt->decode.max_seq_len, built.metadata.decode.max_seq_len)) return v;
+    if (auto v = compare("decode.max_seq_len", rebuilt->decode.max_seq_len, built.metadata.decode.max_seq_len))
+      return v;
   if (auto v = compare("extend", rebuilt->extend, built.metadata.extend)) return v;
   if (auto v = compare("prefill", rebuilt->prefill, built.metadata.prefill)) return v;
   return compare(rebuilt->context, built.metadata.context);
@@ -188,11 +194,13 @@ Verdict two_way_split_counts_leading_decodes(const Built& built) {
     const auto found = attn::split_decodes_prefills(built.batch, require_uniform);
     const char* const where = require_uniform ? "require_uniform" : "any length";
     if (!found) return Difference{where, attn::message(found.error())};
-    if (!(*found == expected)) return Difference{where, fmt::format("{}, expected {}", text_of(*found), text_of(expected))};
+    if (!(*found == expected))
+      return Difference{where, fmt::format("{}, expected {}", text_of(*found), text_of(expected))};
     if (expected.num_decodes != built.batch.num_reqs || built.batch.num_reqs == 0) continue;
     // A captured graph counts its padding at full length.
     const auto uniform = rows[0].query_len;
-    const bool is_uniform = std::all_of(rows.begin(), rows.end(), [&](const Row& row) { return row.query_len == uniform || row.query_len == 0; });
+    const bool is_uniform = std::all_of(rows.begin(), rows.end(),
+                                        [&](const Row& row) { return row.query_len == uniform || row.query_len == 0; });
     const std::int64_t captured = std::int64_t{uniform} * built.batch.num_reqs;
     if (!is_uniform || captured > 2147483647) continue;
     attn::Batch graph = built.batch;
@@ -209,29 +217,34 @@ Verdict prefill_chunks_are_the_longest_that_fit(const Built& built) {
   const auto seq_lens = built.batch.best_seq_lens();
   const std::int64_t workspace = built.batch.config.workspace_tokens;
   // A request that is longer than the workspace, or has a stale length, is refused; E2's like for this room.
-  const auto bad = std::find_if(seq_lens.begin(), seq_lens.end(), [&](std::int32_t len) { return len < 0 || len > workspace; });
+  const auto bad =
+      std::find_if(seq_lens.begin(), seq_lens.end(), [&](std::int32_t len) { return len < 0 || len > workspace; });
   constexpr std::int32_t offset = 3;
   std::vector<attn::RequestRange> chunks(seq_lens.size());
   const auto count = attn::split_prefill_chunks(seq_lens, built.batch.config.workspace_tokens, offset, chunks);
   if (bad != seq_lens.end()) {
-    if (!count && count.error().index == bad - seq_lens.begin() && (*bad < 0 ? count.error().value : count.error().limit) == *bad)
+    if (!count && count.error().index == bad - seq_lens.begin() &&
+        (*bad < 0 ? count.error().value : count.error().limit) == *bad)
       return std::nullopt;
-    return Difference{fmt::format("request {}", bad - seq_lens.begin()), fmt::format("length {} is not refused by its index", *bad)};
+    return Difference{fmt::format("request {}", bad - seq_lens.begin()),
+                      fmt::format("length {} is not refused by its index", *bad)};
   }
   if (!count) return Difference{"prefill chunks", attn::message(count.error())};
   std::size_t next = 0;
   for (std::int32_t c = 0; c < *count; ++c) {
     const attn::RequestRange chunk = chunks[static_cast<std::size_t>(c)];
-    if (auto v = compare_at("prefill chunk", c, "first", chunk.first - offset, static_cast<std::int64_t>(next))) return v;
+    if (auto v = compare_at("prefill chunk", c, "first", chunk.first - offset, static_cast<std::int64_t>(next)))
+      return v;
     if (chunk.last <= chunk.first) return Difference{fmt::format("prefill chunk {}", c), "is empty"};
     std::int64_t tokens = 0;
     for (; next < static_cast<std::size_t>(chunk.last - offset); ++next) tokens += seq_lens[next];
     if (tokens > workspace)
       return Difference{fmt::format("prefill chunk {}", c), fmt::format("{} tokens, workspace {}", tokens, workspace)};
-    if (next < seq_lens.size() && tokens + seq_lens[next] <= workspace) 
+    if (next < seq_lens.size() && tokens + seq_lens[next] <= workspace)
       return Difference{fmt::format("prefill chunk {}", c), "the next request would fit"};
   }
-  return compare("requests in prefill chunks", static_cast<std::int64_t>(next), static_cast<std::int64_t>(seq_lens.size()));
+  return compare("requests in prefill chunks", static_cast<std::int64_t>(next),
+                 static_cast<std::int64_t>(seq_lens.size()));
 }
 
 Verdict reordering_moves_only_the_misplaced(const Built& built) {
@@ -257,7 +270,8 @@ Verdict reordering_moves_only_the_misplaced(const Built& built) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto req = static_cast<std::size_t>(order[i]);
     const auto position = static_cast<std::int64_t>(i);
-    if (req >= count || placed[req]) return Difference{fmt::format("order[{}]", i), fmt::format("{} is no request or placed twice", order[i])};
+    if (req >= count || placed[req])
+      return Difference{fmt::format("order[{}]", i), fmt::format("{} is no request or placed twice", order[i])};
     placed[req] = true;
     if (auto v = compare_at("position", position, "class", rank(req), sorted[i])) return v;
     if (rank(i) == sorted[i]) {
@@ -266,7 +280,9 @@ Verdict reordering_moves_only_the_misplaced(const Built& built) {
     }
     moved = true;
     std::int32_t& last = last_moved[static_cast<std::size_t>(sorted[i])];
-    if (order[i] < last) return Difference{fmt::format("order[{}]", i), fmt::format("request {} overtakes request {} of its class", order[i], last)};
+    if (order[i] < last)
+      return Difference{fmt::format("order[{}]", i),
+                        fmt::format("request {} overtakes request {} of its class", order[i], last)};
     last = order[i];
   }
   return compare("modified", *modified, moved);

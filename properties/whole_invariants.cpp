@@ -23,12 +23,14 @@ Verdict compare_region(std::string_view name, const attn::Region& found, const n
 }
 
 /// The tokens a pass gathers, read off its slices and its token map.
-Verdict compare_pass(const attn::ChunkedContext& context, std::int32_t chunk, const std::vector<naive::ContextToken>& expected) {
+Verdict compare_pass(const attn::ChunkedContext& context, std::int32_t chunk,
+                     const std::vector<naive::ContextToken>& expected) {
   const auto starts = context.chunk_starts[chunk];
   const auto cumulative = context.cu_seq_lens[chunk];
   const auto owners = context.token_to_batch(chunk);
   if (owners.size() != expected.size())
-    return Difference{fmt::format("pass {}", chunk), fmt::format("{} tokens, expected {}", owners.size(), expected.size())};
+    return Difference{fmt::format("pass {}", chunk),
+                      fmt::format("{} tokens, expected {}", owners.size(), expected.size())};
   for (std::size_t token = 0; token < owners.size(); ++token) {
     const auto owner = static_cast<std::size_t>(owners[token]);
     const std::int32_t position = starts[owner] + static_cast<std::int32_t>(token) - cumulative[owner];
@@ -50,12 +52,15 @@ Verdict metadata_equals_the_naive_one(const Built& built) {
   if (auto v = compare_region("prefill", found.prefill, expected.prefill)) return v;
   if (auto v = compare("num_padding", found.split.num_padding, expected.num_padding)) return v;
   if (auto v = compare("num_kv_tokens", found.num_kv_tokens, expected.num_kv_tokens)) return v;
-  if (auto v = compare("num_chunks", found.context.num_chunks, static_cast<std::int64_t>(expected.passes.size()))) return v;
+  if (auto v = compare("num_chunks", found.context.num_chunks, static_cast<std::int64_t>(expected.passes.size())))
+    return v;
   for (std::int32_t chunk = 0; chunk < found.context.num_chunks; ++chunk)
     if (auto v = compare_pass(found.context, chunk, expected.passes[static_cast<std::size_t>(chunk)])) return v;
   if (!found.window) return std::nullopt;
   for (std::size_t e = 0; e < expected.windows.size(); ++e) {
-    if (found.window->seq_starts[e] == expected.windows[e].start && found.window->seq_lens[e] == expected.windows[e].len) continue;
+    if (found.window->seq_starts[e] == expected.windows[e].start &&
+        found.window->seq_lens[e] == expected.windows[e].len)
+      continue;
     return Difference{fmt::format("window of extend {}", e),
                       fmt::format("{} tokens from {}, expected {} from {}", found.window->seq_lens[e],
                                   found.window->seq_starts[e], expected.windows[e].len, expected.windows[e].start)};

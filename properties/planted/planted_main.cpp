@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -13,7 +14,6 @@
 #include <functional>
 #include <iterator>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 extern "C" {
@@ -30,8 +30,8 @@ constexpr std::int64_t max_entries = std::int64_t{1} << 14;  // as small as what
 /// More than ten times what the slowest fault needs.
 constexpr std::uint64_t num_drawn = 20000;
 
-/// A sanitizer or a page without access rights ends the process. When that happens while the invariant is being checked,
-/// the fault is caught.
+/// A sanitizer or a page without access rights ends the process. When that happens while the invariant is being
+/// checked, the fault is caught.
 void on_death() {
   const bool caught = properties::invariant_in_progress() == expected_id;
   const std::string text = fmt::format("{}: the process died while {} was checked\n", caught ? "caught" : "NOT CAUGHT",
@@ -86,7 +86,8 @@ batchtext::Case draw(std::uint64_t seed) {
   properties::Random random{seed};
   auto parsed = properties::draw_case(random, 3);
   const auto kind = static_cast<attn::Error::Kind>(random.below(attn::Error::num_kinds));
-  if (seed % 4 == 0 && properties::is_builder_kind(kind)) parsed.steps.push_back(properties::draw_malformed(random, kind, max_entries));
+  if (seed % 4 == 0 && properties::is_builder_kind(kind))
+    parsed.steps.push_back(properties::draw_malformed(random, kind, max_entries));
   return parsed;
 }
 
@@ -97,19 +98,23 @@ int main(int argc, char** argv) {
   expected_id = argv[1];
   watch_for_death();
   const auto table = properties::invariants();
-  const auto found = std::find_if(table.begin(), table.end(), [](const auto& invariant) { return invariant.id == expected_id; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [](const auto& invariant) { return invariant.id == expected_id; });
   std::function<std::optional<Finding>(const batchtext::Case&)> check;
   if (found != table.end()) {
     check = [&](const batchtext::Case& parsed) { return hold(*found, parsed); };
   } else {
-    check = [](const batchtext::Case& parsed) { return properties::check_case(parsed, {.families = "", .max_entries = max_entries}); };
+    check = [](const batchtext::Case& parsed) {
+      return properties::check_case(parsed, {.families = "", .max_entries = max_entries});
+    };
   }
   std::uint64_t tried = 0;
   const auto try_case = [&](const batchtext::Case& parsed, std::string_view from) {
     ++tried;
     const auto finding = check(parsed);
     if (!finding || finding->id != expected_id) return false;
-    fmt::print("caught by {} after {} cases ({}): {}: {}\n", finding->id, tried, from, finding->where, finding->difference);
+    fmt::print("caught by {} after {} cases ({}): {}: {}\n", finding->id, tried, from, finding->where,
+               finding->difference);
     return true;
   };
   for (const auto& parsed : corpus_of(argv[2]))

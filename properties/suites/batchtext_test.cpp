@@ -70,10 +70,11 @@ TEST(BatchText, takes_the_batches_of_vllms_benchmarks) {
 }
 
 TEST(BatchText, prints_equal_neighbours_once_and_defaults_never) {
-  EXPECT_EQ(batchtext::print(parsed("attnfuzz 1\ndecode_threshold 1\nworkspace_tokens 32768\nchunk_policy equal_share\n"
-                                    "window_left none\nseq_lens batch\nseq_lens_upper_bound none\nquery_start_loc batch\n"
-                                    "batch q1s5_q1s5_2q1s5_q1024s1024\n")),
-            "attnfuzz 1\nbatch 4q1s5_q1k\n");
+  EXPECT_EQ(
+      batchtext::print(parsed("attnfuzz 1\ndecode_threshold 1\nworkspace_tokens 32768\nchunk_policy equal_share\n"
+                              "window_left none\nseq_lens batch\nseq_lens_upper_bound none\nquery_start_loc batch\n"
+                              "batch q1s5_q1s5_2q1s5_q1024s1024\n")),
+      "attnfuzz 1\nbatch 4q1s5_q1k\n");
 }
 
 TEST(BatchText, errors_point_at_what_is_wrong) {
@@ -127,8 +128,10 @@ TEST(BatchText, one_batch_has_errors_of_its_own) {
   const auto result = batchtext::parse_requests("8q1s1k_q");
   ASSERT_FALSE(result);
   EXPECT_EQ(batchtext::message(result.error(), "SPEC"), "SPEC:1:9: expected a number, found ''");
-  EXPECT_EQ(batchtext::message(batchtext::parse_requests("q1 q2").error(), "SPEC"), "SPEC:1:3: unexpected ' q2' in a batch");
-  EXPECT_EQ(batchtext::message(batchtext::parse_requests("").error(), "SPEC"), "SPEC:1:1: expected q<len> in a batch, found ''");
+  EXPECT_EQ(batchtext::message(batchtext::parse_requests("q1 q2").error(), "SPEC"),
+            "SPEC:1:3: unexpected ' q2' in a batch");
+  EXPECT_EQ(batchtext::message(batchtext::parse_requests("").error(), "SPEC"),
+            "SPEC:1:1: expected q<len> in a batch, found ''");
 }
 
 TEST(BatchText, every_drawn_case_prints_to_a_text_that_parses_to_it) {
@@ -159,8 +162,9 @@ TEST(Arrays, hold_what_the_requests_imply) {
 }
 
 TEST(Arrays, take_overrides_as_they_are) {
-  const batchtext::Arrays arrays{
-      parsed("attnfuzz 1\nbatch 2q1s9\nquery_start_loc -2147483648 2147483647\nseq_lens none\nseq_lens_upper_bound batch\nnum_reqs 7").steps[0]};
+  const batchtext::Arrays arrays{parsed("attnfuzz 1\nbatch 2q1s9\nquery_start_loc -2147483648 2147483647\nseq_lens "
+                                        "none\nseq_lens_upper_bound batch\nnum_reqs 7")
+                                     .steps[0]};
   EXPECT_EQ(arrays.batch().num_reqs, 7);
   EXPECT_EQ(arrays.batch().max_query_len, 2147483647) << "as far as int32 goes";
   EXPECT_TRUE(arrays.batch().seq_lens.empty());

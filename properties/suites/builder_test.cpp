@@ -90,7 +90,8 @@ TEST(Builder, a_warm_build_allocates_nothing) {
     const batchtext::Arrays arrays{step};
     attn::MetadataBuilder warm{1 << 11};
     static_cast<void>(warm.build(arrays.batch()));
-    EXPECT_EQ(count_allocations([&] { static_cast<void>(warm.build(arrays.batch())); }), 0) << batchtext::print({{step}});
+    EXPECT_EQ(count_allocations([&] { static_cast<void>(warm.build(arrays.batch())); }), 0)
+        << batchtext::print({{step}});
   }
 }
 

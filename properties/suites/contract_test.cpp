@@ -134,7 +134,8 @@ TEST(Contract, sequences_below_their_query_have_no_context) {
 
 TEST(Contract, a_workspace_without_a_token_for_each_extend_is_too_small) {
   EXPECT_EQ(Built{"workspace_tokens 2\nbatch 3q2s9"}.error(), (Error{Error::workspace_too_small, -1, 2, 3}));
-  EXPECT_EQ(Built{"workspace_tokens 0\nchunk_policy packed\nbatch q2s9"}.error(), (Error{Error::workspace_too_small, -1, 0, 1}));
+  EXPECT_EQ(Built{"workspace_tokens 0\nchunk_policy packed\nbatch q2s9"}.error(),
+            (Error{Error::workspace_too_small, -1, 0, 1}));
   EXPECT_FALSE(Built{"workspace_tokens 1\nchunk_policy packed\nbatch 3q2s9"}.error());
   EXPECT_FALSE(Built{"workspace_tokens 0\nbatch 3q2s1"}.error()) << "nothing to chunk";
 }
@@ -158,7 +159,8 @@ TEST(Contract, malformed_offsets_have_an_error_each) {
 
 TEST(Contract, malformed_lengths_have_an_error_each) {
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens 9 -1"}.error(), (Error{Error::negative_seq_len, 1, -1, 0}));
-  EXPECT_EQ(Built{"batch 2q3s9\nseq_lens none\nseq_lens_upper_bound -3 9"}.error(), (Error{Error::negative_upper_bound, 0, -3, 0}));
+  EXPECT_EQ(Built{"batch 2q3s9\nseq_lens none\nseq_lens_upper_bound -3 9"}.error(),
+            (Error{Error::negative_upper_bound, 0, -3, 0}));
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens_upper_bound 9 8"}.error(), (Error{Error::seq_len_above_bound, 1, 9, 8}));
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens 9"}.error(), (Error{Error::seq_lens_count, -1, 1, 2}));
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens_upper_bound 9 9 9"}.error(), (Error{Error::upper_bound_count, -1, 3, 2}));
@@ -177,7 +179,9 @@ TEST(Contract, sums_beyond_int32_are_an_error) {
 
 TEST(Contract, padding_behind_extends_is_in_no_region) {
   const Built built{"workspace_tokens 12\nbatch q1s9_q5s20_2q0s99"};
-  EXPECT_EQ(built->split, (Split{.num_decodes = 1, .num_extends = 1, .num_padding = 2, .num_decode_tokens = 1, .num_extend_tokens = 5}));
+  EXPECT_EQ(
+      built->split,
+      (Split{.num_decodes = 1, .num_extends = 1, .num_padding = 2, .num_decode_tokens = 1, .num_extend_tokens = 5}));
   EXPECT_EQ(built->context.num_chunks, 2) << "one extend has the whole workspace";
   EXPECT_EQ(built->num_kv_tokens, 29) << "stale lengths own nothing";
 }
@@ -205,7 +209,8 @@ TEST(Contract, equal_share_gives_every_extend_its_part_of_each_pass) {
 }
 
 TEST(Contract, packed_fills_the_workspace) {
-  EXPECT_EQ(Built{"workspace_tokens 16\nchunk_policy packed\nbatch q2s14_3q2s3"}->context.num_chunks, 1);
+  EXPECT_EQ(
+      Built { "workspace_tokens 16\nchunk_policy packed\nbatch q2s14_3q2s3" } -> context.num_chunks, 1);
   const Built built{"workspace_tokens 8\nchunk_policy packed\nbatch q2s14_3q2s3"};
   const attn::ChunkedContext& context = built->context;
   ASSERT_EQ(context.num_chunks, 2);

@@ -58,12 +58,15 @@ INSTANTIATE_TEST_SUITE_P(Folders, Corpus, testing::Values("seeds", "regressions"
 
 TEST(Corpus, has_the_shapes_every_reviewer_asks_for) {
   for (const char* shape : {"empty", "decode-only", "prefill-only", "extend-only", "mixed", "zero-chunks", "padded"})
-    EXPECT_TRUE(fs::exists(fs::path{ATTNFUZZ_SOURCE_DIR} / "corpus/seeds" / fmt::format("shape-{}.batch", shape))) << shape;
+    EXPECT_TRUE(fs::exists(fs::path{ATTNFUZZ_SOURCE_DIR} / "corpus/seeds" / fmt::format("shape-{}.batch", shape)))
+        << shape;
 }
 
 TEST(Corpus, has_batches_of_real_traffic) {
   const auto files = files_of("seeds");
-  const auto count = std::count_if(files.begin(), files.end(), [](const fs::path& file) { return file.string().find("/traces/") != std::string::npos; });
+  const auto count = std::count_if(files.begin(), files.end(), [](const fs::path& file) {
+    return file.string().find("/traces/") != std::string::npos;
+  });
   EXPECT_GE(count, 200);
 }
 

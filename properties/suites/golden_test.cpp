@@ -95,16 +95,23 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Rooms, GoldenField,
     testing::Values(
-        Change{R"({"fn":"split_decodes_and_prefills","query_lens":[1,3],"seq_lens":[9,3],"decode_threshold":1,"require_uniform":false,"out":[1,1,1,3]})",
-               "[1,1,1,3]", "[1,1,1,4]", "out"},
-        Change{R"({"fn":"split_prefill_chunks","seq_lens":[4,5],"workspace_tokens":8,"request_offset":1,"out":[[1,2],[2,3]]})", "[2,3]", "[2,4]", "out"},
-        Change{R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[1,0]})",
-               "[1,0]", "[0,1]", "order"},
-        Change{R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[1,0]})",
-               "true", "false", "modified"},
-        Change{R"({"fn":"local_attention","attn_chunk_size":4,"block_size":2,"query_lens":[2],"seq_lens":[5],"block_table":[[7,8,9]],"out":{"cu_seqlens_q":[0,1,2],"seqlens_k":[4,1],"k_starts":[0,4],"block_table":[[7,8],[9,9]]}})",
-               "[9,9]", "[9,8]", "block_table"},
-        Change{R"({"fn":"dcp_local_seq_lens","seq_lens":[3],"dcp_size":2,"interleave":1,"out":[[2],[1]]})", "[[2]", "[[1]", "out"}));
+        Change{
+            R"({"fn":"split_decodes_and_prefills","query_lens":[1,3],"seq_lens":[9,3],"decode_threshold":1,"require_uniform":false,"out":[1,1,1,3]})",
+            "[1,1,1,3]", "[1,1,1,4]", "out"},
+        Change{
+            R"({"fn":"split_prefill_chunks","seq_lens":[4,5],"workspace_tokens":8,"request_offset":1,"out":[[1,2],[2,3]]})",
+            "[2,3]", "[2,4]", "out"},
+        Change{
+            R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[1,0]})",
+            "[1,0]", "[0,1]", "order"},
+        Change{
+            R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[1,0]})",
+            "true", "false", "modified"},
+        Change{
+            R"({"fn":"local_attention","attn_chunk_size":4,"block_size":2,"query_lens":[2],"seq_lens":[5],"block_table":[[7,8,9]],"out":{"cu_seqlens_q":[0,1,2],"seqlens_k":[4,1],"k_starts":[0,4],"block_table":[[7,8],[9,9]]}})",
+            "[9,9]", "[9,8]", "block_table"},
+        Change{R"({"fn":"dcp_local_seq_lens","seq_lens":[3],"dcp_size":2,"interleave":1,"out":[[2],[1]]})", "[[2]",
+               "[[1]", "out"}));
 
 TEST(Golden, what_is_no_record_says_why) {
   for (const char* line : {"", "{", "[]", R"({"fn":"other"})", R"({"fn":"build"})", R"({"fn":7})",

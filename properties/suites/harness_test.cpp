@@ -97,9 +97,10 @@ TEST(Report, shows_what_a_person_needs_in_order) {
   const std::string report = properties::report(finding, shown, "attnfuzz check FILE", "4 of 9 kept");
   std::size_t at = 0;
   for (const char* part :
-       {"FINDING C1: every context token", "chunk 3, extend 0", "5, expected 6", "workspace_tokens 64", "0-1", "decode", "extend",
-        "prefill", "padding", "shrunk:  4 of 9 kept", "repeat:  attnfuzz check FILE", "corpus/regressions/C1_chunk_3__extend_0.batch",
-        "batch 2q1s90_q16s80_q12_q0s7", "TEST(Regression, C1_chunk_3__extend_0)", "EXPECT_HOLDS"}) {
+       {"FINDING C1: every context token", "chunk 3, extend 0", "5, expected 6", "workspace_tokens 64", "0-1", "decode",
+        "extend", "prefill", "padding", "shrunk:  4 of 9 kept", "repeat:  attnfuzz check FILE",
+        "corpus/regressions/C1_chunk_3__extend_0.batch", "batch 2q1s90_q16s80_q12_q0s7",
+        "TEST(Regression, C1_chunk_3__extend_0)", "EXPECT_HOLDS"}) {
     const std::size_t found = report.find(part, at);
     ASSERT_NE(found, std::string::npos) << part << " in\n" << report;
     at = found;
@@ -184,7 +185,8 @@ TEST(Mutator, reaches_every_kind_of_change) {
   std::set<std::string> seen;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     properties::Random random{seed};
-    const Case after = batchtext::parse(fuzz::mutate(start, 500, {.max_steps = 3, .malformed_percent = 20}, random)).value();
+    const Case after =
+        batchtext::parse(fuzz::mutate(start, 500, {.max_steps = 3, .malformed_percent = 20}, random)).value();
     const Step& step = after.steps[0];
     if (after.steps.size() > 1) seen.insert("step");
     if (step.requests.size() > before.steps[0].requests.size()) seen.insert("more");

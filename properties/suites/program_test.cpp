@@ -48,7 +48,8 @@ class Program : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder); }
 
-  Outcome run(const std::vector<std::string>& args, const std::string& input = "", const std::string& program = ATTNFUZZ_PROGRAM) {
+  Outcome run(const std::vector<std::string>& args, const std::string& input = "",
+              const std::string& program = ATTNFUZZ_PROGRAM) {
     // Beside the folder, so that a test can see what a run wrote into it.
     const std::string files = folder.string() + "-run";
     std::ofstream{files + ".in", std::ios::binary} << input;
@@ -93,7 +94,8 @@ TEST_F(Program, check_takes_files_stdin_and_batches_in_one_call) {
 TEST_F(Program, check_tells_what_the_contract_refuses_and_reorder_mends_it) {
   const Outcome refused = run({"check", "2q1k_32q1s1k"});
   EXPECT_EQ(refused.exit_code, 0);
-  EXPECT_TRUE(contains(refused.out, "refused, as the contract says: unordered: request 2 has 1023 context tokens")) << refused.out;
+  EXPECT_TRUE(contains(refused.out, "refused, as the contract says: unordered: request 2 has 1023 context tokens"))
+      << refused.out;
   const Outcome ordered = run({"check", "2q1k_32q1s1k", "--reorder"});
   EXPECT_TRUE(contains(ordered.out, "32 decodes, 0 extends, 2 prefills")) << ordered.out;
 }
@@ -106,8 +108,11 @@ struct Bad {
 
 TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
   write("bad.batch", "attnfuzz 1\nbatch q1s2\nwindow_left far\n");
-  write("bad.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04,many,8\n");
-  write("bad.jsonl", "{\"fn\":\"reorder\",\"num_scheduled_tokens\":[1],\"num_computed_tokens\":[1],\"decode_threshold\":1,\"modified\":false,\"order\":[0]}\n{\"fn\":\n");
+  write("bad.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04,many,8\n");
+  write("bad.jsonl",
+        "{\"fn\":\"reorder\",\"num_scheduled_tokens\":[1],\"num_computed_tokens\":[1],\"decode_threshold\":1,"
+        "\"modified\":false,\"order\":[0]}\n{\"fn\":\n");
   write("empty", "");
   const auto before = files();
   const std::vector<Bad> all{
@@ -186,7 +191,9 @@ TEST_F(Program, golden_counts_matches_and_shows_differences) {
   const Outcome all = run({"golden", (source / "corpus/golden/upstream.jsonl").string()});
   EXPECT_EQ(all.exit_code, 0) << all.out;
   EXPECT_TRUE(std::regex_search(all.out, std::regex{"all +2500 +0\n"})) << all.out;
-  write("one.jsonl", R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[0,1]})");
+  write(
+      "one.jsonl",
+      R"({"fn":"reorder","num_scheduled_tokens":[4,1],"num_computed_tokens":[0,3],"decode_threshold":1,"modified":true,"order":[0,1]})");
   const Outcome one = run({"golden", "one.jsonl"});
   EXPECT_EQ(one.exit_code, 1);
   EXPECT_TRUE(contains(one.out, "one.jsonl:1: reorder: order: [1,0], expected [0,1]")) << one.out;
@@ -194,9 +201,11 @@ TEST_F(Program, golden_counts_matches_and_shows_differences) {
 
 TEST_F(Program, trace_turns_requests_into_batches_that_hold) {
   std::string csv = "timestamp_ms,input_length,output_length\n";
-  for (int i = 0; i < 60; ++i) csv += std::to_string(i * 20) + "," + std::to_string(100 + i * 37) + "," + std::to_string(3 + i % 9) + "\n";
+  for (int i = 0; i < 60; ++i)
+    csv += std::to_string(i * 20) + "," + std::to_string(100 + i * 37) + "," + std::to_string(3 + i % 9) + "\n";
   write("t.csv", csv);
-  const Outcome result = run({"trace", "t.csv", "--max-num-batched-tokens", "512", "--check-every", "1", "--emit", "steps", "--every", "5"});
+  const Outcome result = run(
+      {"trace", "t.csv", "--max-num-batched-tokens", "512", "--check-every", "1", "--emit", "steps", "--every", "5"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_TRUE(contains(result.out, "steps/s")) << result.out;
   std::vector<std::string> args{"check", "--quiet"};

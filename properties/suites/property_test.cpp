@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 /// Entries a drawn batch may produce; a case then costs milliseconds under sanitizers at most.
 constexpr std::int64_t max_entries = std::int64_t{1} << 15;
 
-/// Cases of one property, unless RC_PARAMS says otherwise. The seed is fixed so that two runs of ci/test see the same; a
-/// night draws its own through RC_PARAMS.
+/// Cases of one property, unless RC_PARAMS says otherwise. The seed is fixed so that two runs of ci/test see the same;
+/// a night draws its own through RC_PARAMS.
 const int configured = setenv("RC_PARAMS", "seed=20261130 max_success=10000", 0);
 
 /// Drawn from a seed and shrunk as batches, so that every case on the way is one a person could have written.
@@ -39,7 +39,8 @@ rc::Gen<Case> cases(int max_steps) {
     properties::Random random{seed};
     return properties::draw_case(random, max_steps);
   });
-  return rc::gen::shrink(std::move(drawn), [](const Case& parsed) { return rc::seq::fromContainer(properties::smaller_cases(parsed)); });
+  return rc::gen::shrink(std::move(drawn),
+                         [](const Case& parsed) { return rc::seq::fromContainer(properties::smaller_cases(parsed)); });
 }
 
 /// Says whether a case holds, and keeps shrinking honest: the case that failed is written and printed before it is
@@ -82,7 +83,7 @@ void tag_shape(const Case& parsed) {
     return;
   }
   const attn::Split& split = built->split;
-  const std::string shape = arrays.batch().num_reqs == 0               ? "empty"
+  const std::string shape = arrays.batch().num_reqs == 0                   ? "empty"
                             : split.num_decodes == arrays.batch().num_reqs ? "decode-only"
                             : split.num_extends == 0                       ? "no extend"
                             : built->context.num_chunks == 0               ? "zero chunks"
@@ -134,9 +135,10 @@ TEST_P(Malformed, is_refused_with_its_own_error_and_nothing_else_happens) {
   EXPECT_EQ(reached, draws) << attn::name(kind);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Malformed, testing::Range(0, static_cast<int>(attn::Error::out_of_memory)), [](const auto& info) {
-  return std::string{attn::name(static_cast<attn::Error::Kind>(info.param))};
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, Malformed, testing::Range(0, static_cast<int>(attn::Error::out_of_memory)),
+                         [](const auto& info) {
+                           return std::string{attn::name(static_cast<attn::Error::Kind>(info.param))};
+                         });
 
 // ---- what is drawn --------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,8 @@ class Shares {
     const attn::Split& split = built->split;
     const std::int32_t extends = split.num_extends;
     const auto contexts = built->context.context_lens;
-    const auto with_context = std::count_if(contexts.begin(), contexts.end(), [](std::int32_t context) { return context > 0; });
+    const auto with_context =
+        std::count_if(contexts.begin(), contexts.end(), [](std::int32_t context) { return context > 0; });
     const std::int64_t share = extends > 0 ? std::max(batch.config.workspace_tokens / extends, 1) : 1;
     count("empty", batch.num_reqs == 0);
     count("decode-only", batch.num_reqs > 0 && split.num_decodes == batch.num_reqs);
@@ -169,16 +172,20 @@ class Shares {
     count("several chunks", built->context.num_chunks > 1);
     count("all but one context empty", extends > 1 && with_context == 1);
     count("a context that is a multiple of the share",
-          std::any_of(contexts.begin(), contexts.end(), [&](std::int32_t context) { return context > 0 && context % share == 0; }));
-    count("several chunks, packed", built->context.num_chunks > 1 && batch.config.chunk_policy == attn::ChunkPolicy::packed);
+          std::any_of(contexts.begin(), contexts.end(),
+                      [&](std::int32_t context) { return context > 0 && context % share == 0; }));
+    count("several chunks, packed",
+          built->context.num_chunks > 1 && batch.config.chunk_policy == attn::ChunkPolicy::packed);
     count("threshold above 1", batch.config.decode_threshold > 1);
-    count("a window that cuts", built->window && std::any_of(built->window->seq_starts.begin(), built->window->seq_starts.end(),
-                                                             [](std::int32_t start) { return start > 0; }));
+    count("a window that cuts",
+          built->window && std::any_of(built->window->seq_starts.begin(), built->window->seq_starts.end(),
+                                       [](std::int32_t start) { return start > 0; }));
     count("bounds and exact lengths", !batch.seq_lens.empty() && !batch.seq_lens_upper_bound.empty());
     count("bounds alone", batch.seq_lens.empty() && !batch.seq_lens_upper_bound.empty());
     count("no lengths", batch.num_reqs > 0 && batch.best_seq_lens().empty());
-    count("max_query_len above every row", batch.max_query_len > std::max({built->decode.max_query_len, built->extend.max_query_len,
-                                                                          built->prefill.max_query_len}));
+    count("max_query_len above every row",
+          batch.max_query_len >
+              std::max({built->decode.max_query_len, built->extend.max_query_len, built->prefill.max_query_len}));
     count("a sequence below its query", below_query(batch));
     count("a sequence near 2^31", built->decode.max_seq_len > 1000000000);
     count("a workspace of a few tokens", batch.config.workspace_tokens < 5);
@@ -191,7 +198,9 @@ class Shares {
       EXPECT_GE(percent, share.least_percent) << share.name;
     }
   }
-  void expect_most(const std::string& name, double most_percent) { EXPECT_LE(100.0 * of(name).count / total_, most_percent) << name; }
+  void expect_most(const std::string& name, double most_percent) {
+    EXPECT_LE(100.0 * of(name).count / total_, most_percent) << name;
+  }
 
  private:
   static bool below_query(const attn::Batch& batch) {
@@ -262,7 +271,8 @@ TEST(Drawn, shrinking_keeps_cases_legal_and_ends) {
     Case parsed = properties::draw_case(random, 3);
     int rounds = 0;
     // Always the first candidate: the way RapidCheck goes when everything fails.
-    for (auto smaller = properties::smaller_cases(parsed); !smaller.empty(); smaller = properties::smaller_cases(parsed)) {
+    for (auto smaller = properties::smaller_cases(parsed); !smaller.empty();
+         smaller = properties::smaller_cases(parsed)) {
       for (const Case& candidate : smaller)
         for (const Step& step : candidate.steps) ASSERT_TRUE(properties::is_legal(step)) << batchtext::print(candidate);
       parsed = smaller.front();

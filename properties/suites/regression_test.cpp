@@ -5,10 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#define EXPECT_HOLDS(text)                                                                            \
-  do {                                                                                                \
-    const auto finding = properties::check_text(text);                                                \
-    EXPECT_FALSE(finding) << finding->id << ": " << finding->where << ": " << finding->difference;    \
+#define EXPECT_HOLDS(text)                                                                         \
+  do {                                                                                             \
+    const auto finding = properties::check_text(text);                                             \
+    EXPECT_FALSE(finding) << finding->id << ": " << finding->where << ": " << finding->difference; \
   } while (false)
 
 namespace {

@@ -40,7 +40,8 @@ TEST(TwoWaySplit, uniform_rows_are_as_long_as_the_first) {
 TEST(TwoWaySplit, padding_of_a_uniform_batch_is_decode) {
   EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0", true), (DecodePrefillSplit{3, 0, 0, 6, 0}));
   // Captured graphs count the padding at full length.
-  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 9", true), (DecodePrefillSplit{3, 0, 0, 9, 0}));
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 9", true),
+            (DecodePrefillSplit{3, 0, 0, 9, 0}));
   const auto wrong = two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 8", true);
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error(), (Error{Error::token_count_mismatch, -1, 8, 6}));
@@ -81,8 +82,10 @@ TEST(PrefillChunks, refuse_what_cannot_fit) {
   const Ints lens{4, 20};
   EXPECT_EQ(attn::split_prefill_chunks(lens, 16, 0, chunks).error(), (Error{Error::workspace_too_small, 1, 16, 20}));
   EXPECT_EQ(attn::split_prefill_chunks(lens, -1, 0, chunks).error(), (Error{Error::invalid_workspace, -1, -1, 0}));
-  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 0, std::span{chunks}.first(1)).error(), (Error{Error::capacity_exceeded, -1, 2, 1}));
-  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 2147483647, chunks).error(), (Error{Error::sum_overflow, 2, 2147483649, 2147483647}));
+  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 0, std::span{chunks}.first(1)).error(),
+            (Error{Error::capacity_exceeded, -1, 2, 1}));
+  EXPECT_EQ(attn::split_prefill_chunks(lens, 32, 2147483647, chunks).error(),
+            (Error{Error::sum_overflow, 2, 2147483649, 2147483647}));
   const Ints negative{4, -2};
   EXPECT_EQ(attn::split_prefill_chunks(negative, 16, 0, chunks).error(), (Error{Error::negative_seq_len, 1, -2, 0}));
 }
@@ -103,7 +106,8 @@ TEST(Reorder, refuses_bad_counts_before_it_writes) {
   const Ints negative{1, -2};
   Ints order(2, 77);
   EXPECT_EQ(attn::reorder_batch(two, one, 1, order).error(), (Error{Error::count_mismatch, -1, 1, 2}));
-  EXPECT_EQ(attn::reorder_batch(two, two, 1, std::span{order}.first(1)).error(), (Error{Error::count_mismatch, -1, 1, 2}));
+  EXPECT_EQ(attn::reorder_batch(two, two, 1, std::span{order}.first(1)).error(),
+            (Error{Error::count_mismatch, -1, 1, 2}));
   EXPECT_EQ(attn::reorder_batch(two, two, -1, order).error(), (Error{Error::invalid_decode_threshold, -1, -1, 0}));
   EXPECT_EQ(attn::reorder_batch(negative, two, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
   EXPECT_EQ(attn::reorder_batch(two, negative, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
@@ -217,7 +221,8 @@ TEST(ContextParallel, deals_tokens_in_turns) {
 TEST(ContextParallel, refuses_malformed_input) {
   const Ints lens{4, -3};
   Ints local(2, 77);
-  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(1)).error(), (Error{Error::count_mismatch, -1, 1, 2}));
+  EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(1)).error(),
+            (Error{Error::count_mismatch, -1, 1, 2}));
   EXPECT_EQ(attn::dcp_local_seq_lens(lens, 0, 0, 1, local).error(), (Error{Error::invalid_dcp_size, -1, 0, 1}));
   EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, 2, 1, local).error(), (Error{Error::invalid_rank, -1, 2, 2}));
   EXPECT_EQ(attn::dcp_local_seq_lens(lens, 2, -1, 1, local).error(), (Error{Error::invalid_rank, -1, -1, 2}));
@@ -233,7 +238,8 @@ TEST(ErrorText, every_kind_has_a_name_and_a_line_of_its_own) {
     names.insert(attn::name(error.kind));
     const std::string line = attn::message(error);
     EXPECT_EQ(line.find('\n'), std::string::npos);
-    if (error.kind != Error::missing_seq_lens) EXPECT_NE(line.find("22"), std::string::npos) << line << ": names its value";
+    if (error.kind != Error::missing_seq_lens)
+      EXPECT_NE(line.find("22"), std::string::npos) << line << ": names its value";
     EXPECT_NE(line.find("11"), std::string::npos) << line << ": names its index";
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(Error::num_kinds));

@@ -102,7 +102,8 @@ std::optional<Error> check_offsets(const Batch& batch) noexcept {
 std::optional<Error> check_lengths(const Batch& batch) noexcept {
   const auto real = static_cast<std::size_t>(num_unpadded_reqs(batch));
   const auto exact = batch.seq_lens.empty() ? batch.seq_lens : batch.seq_lens.first(real);
-  const auto bound = batch.seq_lens_upper_bound.empty() ? batch.seq_lens_upper_bound : batch.seq_lens_upper_bound.first(real);
+  const auto bound =
+      batch.seq_lens_upper_bound.empty() ? batch.seq_lens_upper_bound : batch.seq_lens_upper_bound.first(real);
   if (auto error = check_one_span(exact, Error::negative_seq_len, batch.max_seq_len)) return error;
   if (auto error = check_one_span(bound, Error::negative_upper_bound, batch.max_seq_len)) return error;
   if (exact.empty() || bound.empty()) return std::nullopt;

@@ -18,7 +18,8 @@ enum class ChunkPolicy : std::uint8_t {
 struct Config {
   std::int32_t decode_threshold = 1;      ///< longest query still called a decode: 1 + draft tokens. >= 0
   std::int32_t workspace_tokens = 32768;  ///< context tokens one pass can gather. >= 0
-  std::optional<std::int32_t> window_left;  ///< sliding window: keys to the left of a query token, itself not counted. >= 0
+  std::optional<std::int32_t>
+      window_left;  ///< sliding window: keys to the left of a query token, itself not counted. >= 0
   ChunkPolicy chunk_policy = ChunkPolicy::equal_share;
 
   friend bool operator==(const Config&, const Config&) = default;
@@ -31,12 +32,13 @@ struct Config {
 /// query_len > 0 are padding: their lengths are never read, whatever stale values they carry.
 struct Batch {
   std::int32_t num_reqs = 0;
-  std::span<const std::int32_t> query_start_loc;       ///< [num_reqs + 1], from 0, never falling; may be empty without requests
-  std::span<const std::int32_t> seq_lens;              ///< [num_reqs], exact; empty: unknown to the host
+  std::span<const std::int32_t>
+      query_start_loc;                     ///< [num_reqs + 1], from 0, never falling; may be empty without requests
+  std::span<const std::int32_t> seq_lens;  ///< [num_reqs], exact; empty: unknown to the host
   std::span<const std::int32_t> seq_lens_upper_bound;  ///< [num_reqs], never below exact; empty: absent
-  std::int32_t num_actual_tokens = 0;  ///< query_start_loc[num_reqs]
-  std::int32_t max_query_len = 0;      ///< upper bound of every query_len
-  std::int32_t max_seq_len = 0;        ///< upper bound of every length given
+  std::int32_t num_actual_tokens = 0;                  ///< query_start_loc[num_reqs]
+  std::int32_t max_query_len = 0;                      ///< upper bound of every query_len
+  std::int32_t max_seq_len = 0;                        ///< upper bound of every length given
   Config config;
 
   /// Query tokens of request i. Only after `check_offsets`, 0 <= i < num_reqs.

@@ -67,8 +67,8 @@ Arrays take_arrays(const ChunkPlan& plan, Arena& arena) {
 
 /// What follows from a pass' slices: cumulative lengths, total, maximum, owners of its tokens.
 void finish_pass(const Arrays& arrays, std::int64_t chunk, std::int64_t extends) {
-  const auto lens = std::span<const std::int32_t>{arrays.seq_lens}.subspan(
-      static_cast<std::size_t>(chunk * extends), static_cast<std::size_t>(extends));
+  const auto lens = std::span<const std::int32_t>{arrays.seq_lens}.subspan(static_cast<std::size_t>(chunk * extends),
+                                                                           static_cast<std::size_t>(extends));
   const auto cumulative = arrays.cu_seq_lens.subspan(static_cast<std::size_t>(chunk * (extends + 1)),
                                                      static_cast<std::size_t>(extends + 1));
   const auto c = static_cast<std::size_t>(chunk);

@@ -13,7 +13,7 @@ namespace attn {
 /// A dense matrix in row-major order, seen from outside.
 template <class T>
 struct Rows {
-  std::span<T> data;      ///< [num_rows * num_cols]
+  std::span<T> data;  ///< [num_rows * num_cols]
   std::int64_t num_cols = 0;
 
   [[nodiscard]] std::span<T> operator[](std::int64_t row) const noexcept {
@@ -25,13 +25,13 @@ struct Rows {
 /// slice, possibly empty, of every extend's context. C = num_chunks, E = num_extends.
 struct ChunkedContext {
   std::int32_t num_chunks = 0;
-  std::span<const std::int32_t> context_lens;    ///< [E] tokens to gather in all
-  Rows<const std::int32_t> chunk_starts;         ///< [C][E] where a slice starts in its request's context
-  Rows<const std::int32_t> seq_lens;             ///< [C][E] tokens of a slice
-  Rows<const std::int32_t> cu_seq_lens;          ///< [C][E + 1] slices' places in the workspace, from 0
-  std::span<const std::int32_t> seq_tot;         ///< [C] tokens of a pass, at most workspace_tokens
-  std::span<const std::int32_t> max_seq_lens;    ///< [C] longest slice of a pass
-  std::span<const std::int64_t> token_start;     ///< [C + 1] where a pass begins in `token_to_batch_data`
+  std::span<const std::int32_t> context_lens;         ///< [E] tokens to gather in all
+  Rows<const std::int32_t> chunk_starts;              ///< [C][E] where a slice starts in its request's context
+  Rows<const std::int32_t> seq_lens;                  ///< [C][E] tokens of a slice
+  Rows<const std::int32_t> cu_seq_lens;               ///< [C][E + 1] slices' places in the workspace, from 0
+  std::span<const std::int32_t> seq_tot;              ///< [C] tokens of a pass, at most workspace_tokens
+  std::span<const std::int32_t> max_seq_lens;         ///< [C] longest slice of a pass
+  std::span<const std::int64_t> token_start;          ///< [C + 1] where a pass begins in `token_to_batch_data`
   std::span<const std::int32_t> token_to_batch_data;  ///< [sum of context_lens] the extend of each gathered token
 
   /// The extend, counted from 0 inside the region, of each of pass `chunk`'s tokens. [seq_tot[chunk]]
@@ -47,8 +47,8 @@ struct ChunkPlan {
   ChunkPolicy policy = ChunkPolicy::equal_share;
   std::int64_t num_extends = 0;
   std::int64_t num_chunks = 0;
-  std::int64_t chunk_tokens = 0;   ///< tokens a pass takes of each extend (equal_share) or of all (packed)
-  std::int64_t total_tokens = 0;   ///< sum of contexts
+  std::int64_t chunk_tokens = 0;  ///< tokens a pass takes of each extend (equal_share) or of all (packed)
+  std::int64_t total_tokens = 0;  ///< sum of contexts
 
   [[nodiscard]] std::int64_t num_entries() const noexcept;
   [[nodiscard]] std::int64_t num_bytes() const noexcept;

@@ -29,10 +29,10 @@ struct Error {
     invalid_decode_threshold,  ///< value: decode_threshold below 0
     invalid_workspace,         ///< value: workspace_tokens below 0
     invalid_window,            ///< value: window_left below 0
-    workspace_too_small,       ///< value: workspace_tokens, limit: the least that works; index: request, if one is to blame
-    sum_overflow,              ///< index: request at which a sum leaves int32, value: the sum, limit: 2^31 - 1
-    capacity_exceeded,         ///< value: entries or elements needed, limit: what there is
-    out_of_memory,             ///< value: bytes asked for
+    workspace_too_small,  ///< value: workspace_tokens, limit: the least that works; index: request, if one is to blame
+    sum_overflow,         ///< index: request at which a sum leaves int32, value: the sum, limit: 2^31 - 1
+    capacity_exceeded,    ///< value: entries or elements needed, limit: what there is
+    out_of_memory,        ///< value: bytes asked for
     // Rooms besides the builder.
     count_mismatch,           ///< value: entries given, limit: entries of the array it belongs to
     negative_token_count,     ///< index: request, value: its token count

@@ -90,7 +90,8 @@ tl::expected<LocalAttention, Error> LocalAttentionBuilder::build(const LocalAtte
       const auto table = input.block_table[static_cast<std::int64_t>(req)];
       for (std::int64_t c = 0; c < columns; ++c) {
         const std::int64_t column = std::min(begin / input.block_size + c, input.block_table.num_cols - 1);
-        blocks[v * static_cast<std::size_t>(columns) + static_cast<std::size_t>(c)] = table[static_cast<std::size_t>(column)];
+        blocks[v * static_cast<std::size_t>(columns) + static_cast<std::size_t>(c)] =
+            table[static_cast<std::size_t>(column)];
       }
     }
   }

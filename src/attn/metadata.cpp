@@ -53,8 +53,8 @@ void fill_seq_len_bounds(const Batch& batch, std::int32_t num_unpadded, Region& 
   }
   const std::int32_t end = std::min(region.first_req + region.num_reqs, num_unpadded);
   if (end <= region.first_req) return;
-  const auto lens = seq_lens.subspan(static_cast<std::size_t>(region.first_req),
-                                     static_cast<std::size_t>(end - region.first_req));
+  const auto lens =
+      seq_lens.subspan(static_cast<std::size_t>(region.first_req), static_cast<std::size_t>(end - region.first_req));
   std::int32_t longest = lens[0];
   std::int32_t shortest = lens[0];
   for (const std::int32_t len : lens) {

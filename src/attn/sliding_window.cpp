@@ -17,7 +17,7 @@ std::int32_t window_len(const Batch& batch, std::int32_t req) noexcept {
 }  // namespace
 
 tl::expected<std::int32_t, Error> count_window_tokens(const Batch& batch, std::int32_t first_extend,
-                                                     std::int32_t num_extends) noexcept {
+                                                      std::int32_t num_extends) noexcept {
   std::int64_t total = 0;
   for (std::int32_t i = first_extend; i < first_extend + num_extends; ++i) {
     total += window_len(batch, i);

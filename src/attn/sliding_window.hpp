@@ -24,7 +24,7 @@ struct SlidingWindow {
 /// Keys the windows of requests [first_extend, first_extend + num_extends) of a checked batch hold in all. The
 /// batch has a window_left. Errors: sum_overflow, naming the request.
 [[nodiscard]] tl::expected<std::int32_t, Error> count_window_tokens(const Batch& batch, std::int32_t first_extend,
-                                                                   std::int32_t num_extends) noexcept;
+                                                                    std::int32_t num_extends) noexcept;
 
 /// Entries and bytes `write_window` produces.
 [[nodiscard]] std::int64_t window_entries(std::int64_t num_extends, std::int64_t total_tokens) noexcept;

@@ -113,8 +113,7 @@ tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batc
   const bool decode_only = num_decodes == num_reqs;
   if (batch.num_actual_tokens != unpadded.num_actual_tokens &&
       !(decode_only && batch.num_actual_tokens == captured_tokens(batch)))
-    return tl::unexpected(
-        Error{Error::token_count_mismatch, -1, batch.num_actual_tokens, unpadded.num_actual_tokens});
+    return tl::unexpected(Error{Error::token_count_mismatch, -1, batch.num_actual_tokens, unpadded.num_actual_tokens});
   if (decode_only) return DecodePrefillSplit{num_reqs, 0, 0, batch.num_actual_tokens, 0};
 
   const std::int32_t end = std::max(num_unpadded_reqs(batch), num_decodes);
@@ -124,8 +123,8 @@ tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batc
 }
 
 tl::expected<std::int32_t, Error> split_prefill_chunks(std::span<const std::int32_t> seq_lens,
-                                                      std::int32_t workspace_tokens, std::int32_t request_offset,
-                                                      std::span<RequestRange> chunks) noexcept {
+                                                       std::int32_t workspace_tokens, std::int32_t request_offset,
+                                                       std::span<RequestRange> chunks) noexcept {
   const auto count = static_cast<std::int64_t>(seq_lens.size());
   if (workspace_tokens < 0) return tl::unexpected(Error{Error::invalid_workspace, -1, workspace_tokens, 0});
   if (chunks.size() < seq_lens.size())

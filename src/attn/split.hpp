@@ -56,7 +56,7 @@ struct DecodePrefillSplit {
 ///
 /// Errors: those of `check_offsets`. Source: vLLM's split_decodes_and_prefills.
 [[nodiscard]] tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batch,
-                                                                            bool require_uniform) noexcept;
+                                                                             bool require_uniform) noexcept;
 
 /// Requests [first, last).
 struct RequestRange {
@@ -73,8 +73,8 @@ struct RequestRange {
 /// capacity_exceeded when `chunks` is short; sum_overflow when offset + count leaves int32.
 /// Nothing is written on an error. Source: vLLM's split_prefill_chunks.
 [[nodiscard]] tl::expected<std::int32_t, Error> split_prefill_chunks(std::span<const std::int32_t> seq_lens,
-                                                                    std::int32_t workspace_tokens,
-                                                                    std::int32_t request_offset,
-                                                                    std::span<RequestRange> chunks) noexcept;
+                                                                     std::int32_t workspace_tokens,
+                                                                     std::int32_t request_offset,
+                                                                     std::span<RequestRange> chunks) noexcept;
 
 }  // namespace attn

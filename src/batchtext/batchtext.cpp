@@ -135,7 +135,8 @@ Status read_requests(Line& line, std::vector<Request>& requests) {
   std::int64_t tokens = 0;
   for (const Request& request : requests) tokens += request.query_len;
   if (tokens > int32_max)
-    return line.error_at(start, "the batch has " + std::to_string(tokens) + " query tokens, more than offsets can hold");
+    return line.error_at(start,
+                         "the batch has " + std::to_string(tokens) + " query tokens, more than offsets can hold");
   return {};
 }
 
@@ -189,28 +190,53 @@ Status read_offsets(Line& line, Step& step) {
 
 /// The keys, in the order they are printed in.
 enum Key : std::size_t {
-  decode_threshold, workspace_tokens, chunk_policy, window_left, batch, num_reqs, query_start_loc, seq_lens,
-  seq_lens_upper_bound, num_actual_tokens, max_query_len, max_seq_len, num_keys
+  decode_threshold,
+  workspace_tokens,
+  chunk_policy,
+  window_left,
+  batch,
+  num_reqs,
+  query_start_loc,
+  seq_lens,
+  seq_lens_upper_bound,
+  num_actual_tokens,
+  max_query_len,
+  max_seq_len,
+  num_keys
 };
 constexpr std::array<std::string_view, num_keys> key_names{
-    "decode_threshold", "workspace_tokens", "chunk_policy",         "window_left",       "batch",         "num_reqs",
-    "query_start_loc",  "seq_lens",         "seq_lens_upper_bound", "num_actual_tokens", "max_query_len", "max_seq_len"};
+    "decode_threshold", "workspace_tokens", "chunk_policy", "window_left",          "batch",
+    "num_reqs",         "query_start_loc",  "seq_lens",     "seq_lens_upper_bound", "num_actual_tokens",
+    "max_query_len",    "max_seq_len"};
 
 Status read_value(Line& line, Key key, Step& step) {
   switch (key) {
-    case decode_threshold: return read_into(line, step.config.decode_threshold);
-    case workspace_tokens: return read_into(line, step.config.workspace_tokens);
-    case chunk_policy: return read_policy(line, step);
-    case window_left: return read_window(line, step);
-    case batch: return line.done() ? Status{} : read_requests(line, step.requests);
-    case num_reqs: return read_into(line, step.num_reqs);
-    case query_start_loc: return read_offsets(line, step);
-    case seq_lens: return read_lens_into(line, step.seq_lens);
-    case seq_lens_upper_bound: return read_lens_into(line, step.seq_lens_upper_bound);
-    case num_actual_tokens: return read_into(line, step.num_actual_tokens);
-    case max_query_len: return read_into(line, step.max_query_len);
-    case max_seq_len: return read_into(line, step.max_seq_len);
-    case num_keys: break;
+    case decode_threshold:
+      return read_into(line, step.config.decode_threshold);
+    case workspace_tokens:
+      return read_into(line, step.config.workspace_tokens);
+    case chunk_policy:
+      return read_policy(line, step);
+    case window_left:
+      return read_window(line, step);
+    case batch:
+      return line.done() ? Status{} : read_requests(line, step.requests);
+    case num_reqs:
+      return read_into(line, step.num_reqs);
+    case query_start_loc:
+      return read_offsets(line, step);
+    case seq_lens:
+      return read_lens_into(line, step.seq_lens);
+    case seq_lens_upper_bound:
+      return read_lens_into(line, step.seq_lens_upper_bound);
+    case num_actual_tokens:
+      return read_into(line, step.num_actual_tokens);
+    case max_query_len:
+      return read_into(line, step.max_query_len);
+    case max_seq_len:
+      return read_into(line, step.max_seq_len);
+    case num_keys:
+      break;
   }
   return {};
 }
@@ -383,7 +409,8 @@ void put_step(std::string& text, const Step& step) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 std::vector<std::int32_t> offsets_of(const Step& step) {
-  if (step.query_start_loc) return std::vector<std::int32_t>(step.query_start_loc->begin(), step.query_start_loc->end());
+  if (step.query_start_loc)
+    return std::vector<std::int32_t>(step.query_start_loc->begin(), step.query_start_loc->end());
   std::vector<std::int32_t> offsets(step.requests.size() + 1);
   for (std::size_t i = 0; i < step.requests.size(); ++i) offsets[i + 1] = offsets[i] + step.requests[i].query_len;
   return offsets;
@@ -393,13 +420,15 @@ std::vector<std::int32_t> lens_of(const Step& step, const Lens& lens) {
   if (lens.source == Lens::raw) return std::vector<std::int32_t>(lens.values.begin(), lens.values.end());
   if (lens.source == Lens::none) return {};
   std::vector<std::int32_t> values(step.requests.size());
-  std::transform(step.requests.begin(), step.requests.end(), values.begin(), [](const Request& r) { return r.seq_len; });
+  std::transform(step.requests.begin(), step.requests.end(), values.begin(),
+                 [](const Request& r) { return r.seq_len; });
   return values;
 }
 
 std::int32_t longest_query(const std::vector<std::int32_t>& offsets) {
   std::int64_t longest = 0;
-  for (std::size_t i = 1; i < offsets.size(); ++i) longest = std::max(longest, std::int64_t{offsets[i]} - offsets[i - 1]);
+  for (std::size_t i = 1; i < offsets.size(); ++i)
+    longest = std::max(longest, std::int64_t{offsets[i]} - offsets[i - 1]);
   return static_cast<std::int32_t>(std::min(longest, int32_max));
 }
 

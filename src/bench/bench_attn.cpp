@@ -36,10 +36,11 @@ std::size_t output_bytes(const attn::Metadata& metadata) {
   const attn::ChunkedContext& context = metadata.context;
   std::size_t total =
       bytes(metadata.decode.query_start_loc, metadata.extend.query_start_loc, metadata.prefill.query_start_loc,
-            context.context_lens, context.chunk_starts.data, context.seq_lens.data, context.cu_seq_lens.data, context.seq_tot,
-            context.max_seq_lens, context.token_start, context.token_to_batch_data);
+            context.context_lens, context.chunk_starts.data, context.seq_lens.data, context.cu_seq_lens.data,
+            context.seq_tot, context.max_seq_lens, context.token_start, context.token_to_batch_data);
   if (metadata.window)
-    total += bytes(metadata.window->seq_starts, metadata.window->seq_lens, metadata.window->cu_seq_lens, metadata.window->token_to_batch);
+    total += bytes(metadata.window->seq_starts, metadata.window->seq_lens, metadata.window->cu_seq_lens,
+                   metadata.window->token_to_batch);
   return total;
 }
 
@@ -96,7 +97,9 @@ void split(benchmark::State& state, const std::string& text) {
 void register_builds() {
   const auto add = [](const std::string& name, const std::string& text) {
     benchmark::RegisterBenchmark(("build/" + name).c_str(), [text](benchmark::State& state) { build(state, text); })
-        ->UseManualTime()->MinTime(0.05)->Unit(benchmark::kMicrosecond);
+        ->UseManualTime()
+        ->MinTime(0.05)
+        ->Unit(benchmark::kMicrosecond);
   };
   add("128_extends", "batch 128q16s2064");
   add("128_extends_packed", "chunk_policy packed\nbatch 128q16s2064");
@@ -112,7 +115,8 @@ void register_builds() {
     add("context_packed/" + std::to_string(tokens), "chunk_policy packed\n" + requests);
   }
   benchmark::RegisterBenchmark("split/256_decodes", [](benchmark::State& state) { split(state, "batch 256q1s2k"); });
-  benchmark::RegisterBenchmark("split/mixed", [](benchmark::State& state) { split(state, "batch 200q1s2k_8q512s4608_4q512"); });
+  benchmark::RegisterBenchmark("split/mixed",
+                               [](benchmark::State& state) { split(state, "batch 200q1s2k_8q512s4608_4q512"); });
 }
 
 }  // namespace

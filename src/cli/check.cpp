@@ -66,7 +66,8 @@ int check(const CheckOptions& options) {
 void add_check(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("check", "Hold every invariant against batches");
   auto options = std::make_shared<CheckOptions>();
-  command->add_option("input", options->inputs, "Files in the text form, - for stdin, or batches in vLLM's grammar")->required();
+  command->add_option("input", options->inputs, "Files in the text form, - for stdin, or batches in vLLM's grammar")
+      ->required();
   options->config.add_to(*command);
   command->add_flag("--reorder", options->reorder, "Bring the requests in the order decode, extend, prefill first");
   command->add_flag("--quiet", options->quiet, "Print findings and the total only");

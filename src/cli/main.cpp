@@ -9,7 +9,8 @@
 namespace {
 
 constexpr const char* about =
-    "Attention-batch metadata under test: computes what an LLM server's attention backend computes for a batch, and holds "
+    "Attention-batch metadata under test: computes what an LLM server's attention backend computes for a batch, and "
+    "holds "
     "it against every invariant.";
 constexpr const char* examples =
     "Examples:\n"

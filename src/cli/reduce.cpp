@@ -40,8 +40,9 @@ class Progress {
     last_ = now;
     std::size_t requests = 0;
     for (const batchtext::Step& step : reduction.smallest.steps) requests += step.requests.size();
-    fmt::print(stderr, "{}reducing: {} tried, {} kept, {} requests left, {:.0f} s of {:.0f} s{}", terminal_ ? "\r\033[K" : "",
-               reduction.tried, reduction.kept, requests, now, seconds_, terminal_ ? "" : "\n");
+    fmt::print(stderr, "{}reducing: {} tried, {} kept, {} requests left, {:.0f} s of {:.0f} s{}",
+               terminal_ ? "\r\033[K" : "", reduction.tried, reduction.kept, requests, now, seconds_,
+               terminal_ ? "" : "\n");
     shown_ = true;
   }
   void finish() const {
@@ -57,7 +58,8 @@ class Progress {
 };
 
 /// Keeps the case as it came, so that nothing is lost by reducing it. Written aside and renamed.
-std::filesystem::path keep_unshrunk(const ReduceOptions& options, const batchtext::Case& parsed, const properties::Finding& finding) {
+std::filesystem::path keep_unshrunk(const ReduceOptions& options, const batchtext::Case& parsed,
+                                    const properties::Finding& finding) {
   const auto file = std::filesystem::path{options.keep_in} / fmt::format("unshrunk-{}.batch", finding.id);
   const auto aside = std::filesystem::path{file.string() + ".part"};
   std::ofstream out{aside, std::ios::binary};
@@ -87,10 +89,11 @@ int reduce(const ReduceOptions& options) {
   });
   progress.finish();
   const std::string shrinking =
-      fmt::format("{} of {} smaller cases kept, {}; run again: {}; unshrunk case in {}", reduction.kept, reduction.tried,
-                  reduction.complete ? "none smaller has the finding" : "stopped by --seconds",
+      fmt::format("{} of {} smaller cases kept, {}; run again: {}; unshrunk case in {}", reduction.kept,
+                  reduction.tried, reduction.complete ? "none smaller has the finding" : "stopped by --seconds",
                   reduction.repeats ? "same finding" : "NO finding, it does not repeat", kept.string());
-  fmt::print("{}", properties::report(reduction.finding, reduction.smallest, fmt::format("attnfuzz check {}", kept.string()), shrinking));
+  fmt::print("{}", properties::report(reduction.finding, reduction.smallest,
+                                      fmt::format("attnfuzz check {}", kept.string()), shrinking));
   return finding;
 }
 
@@ -99,9 +102,11 @@ int reduce(const ReduceOptions& options) {
 void add_reduce(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("reduce", "Find the smallest batch with the same finding");
   auto options = std::make_shared<ReduceOptions>();
-  command->add_option("input", options->input, "A file in the text form, - for stdin, or a batch in vLLM's grammar")->required();
+  command->add_option("input", options->input, "A file in the text form, - for stdin, or a batch in vLLM's grammar")
+      ->required();
   command->add_option("--seconds", options->seconds, "Longest time to look for smaller cases")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--keep-in", options->keep_in, "Folder for the unshrunk case; the current one unless given")
       ->check(CLI::ExistingDirectory);
   options->config.add_to(*command);
@@ -109,7 +114,8 @@ void add_reduce(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  attnfuzz reduce out/fuzz/fuzz_metadata/findings/crash-1234\n"
       "  attnfuzz reduce finding.batch --seconds 600\n\n"
-      "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes on\n"
+      "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes "
+      "on\n"
       "the way, and the result is run once more.\n"
       "Exit codes: 0 the input has no finding, 1 it has, 2 input that makes no sense.");
   command->callback([options, &exit_code] { exit_code = reduce(*options); });
