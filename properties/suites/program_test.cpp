@@ -216,6 +216,73 @@ TEST_F(Program, trace_turns_requests_into_batches_that_hold) {
   EXPECT_TRUE(contains(checked.out, " 0 with a finding")) << checked.out;
 }
 
+// ---- with a planted fault: C1, the last token of every context is lost
+// -----------------------------------------------
+
+constexpr const char* large_batch =
+    "attnfuzz 1\ndecode_threshold 2\nworkspace_tokens 64\nwindow_left 9\nbatch "
+    "3q1s90_q16s80_q7s900_q9s17_4q12_3q0\nthen\n"
+    "batch 4q9s60\n";
+
+TEST_F(Program, check_reports_a_finding) {
+  write("a.batch", large_batch);
+  const Outcome result = run({"check", "a.batch", "3q1", "--window", "5"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(result.exit_code, 1);
+  for (const char* part :
+       {"a.batch: FINDING C1: every context token is gathered exactly once", "step 1, extend 0", "window_left 5",
+        "repeat:  attnfuzz check a.batch --window 5", "EXPECT_HOLDS", "3q1: ok", "2 checked, 1 with a finding"})
+    EXPECT_TRUE(contains(result.out, part)) << part << " in\n" << result.out;
+}
+
+TEST_F(Program, reduce_prints_the_smallest_case_and_keeps_the_first) {
+  write("a.batch", large_batch);
+  const Outcome result = run({"reduce", "a.batch", "--seconds", "30"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(contains(result.out, "FINDING C1")) << result.out;
+  // One extend with one token of context, all settings back to their defaults.
+  EXPECT_TRUE(contains(result.out, "\nattnfuzz 1\nbatch q2s3\n\n")) << result.out;
+  EXPECT_TRUE(contains(result.out, "none smaller has the finding; run again: same finding")) << result.out;
+  EXPECT_EQ(files(), (std::set<std::string>{"a.batch", "unshrunk-C1.batch"}));
+  const Outcome again = run({"check", "unshrunk-C1.batch"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_TRUE(contains(again.out, "FINDING C1")) << again.out;
+}
+
+TEST_F(Program, golden_finds_the_fault_too) {
+  const Outcome result =
+      run({"golden", (source / "corpus/golden/upstream.jsonl").string(), "--show", "3"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(std::regex_search(result.out, std::regex{"upstream.jsonl:[0-9]+: build: C1: "})) << result.out;
+}
+
+TEST_F(Program, trace_writes_the_step_with_the_finding) {
+  write("t.csv", "timestamp_ms,input_length,output_length\n0,3000,3\n1,2500,2\n");
+  const Outcome result =
+      run({"trace", "t.csv", "--max-num-batched-tokens", "1024", "--check-every", "1"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_TRUE(contains(result.out + result.err, "FINDING C1")) << result.out;
+  const auto names = files();
+  ASSERT_EQ(names.size(), 2u);
+  EXPECT_TRUE(names.rbegin()->starts_with("trace-finding-")) << *names.rbegin();
+  EXPECT_EQ(run({"check", *names.rbegin()}, "", ATTNFUZZ_PLANTED_PROGRAM).exit_code, 1);
+}
+
+TEST_F(Program, a_fuzz_target_aborts_with_the_report) {
+  const fs::path file = write("a.batch", large_batch);
+  const Outcome result = run({file.string()}, "", ATTNFUZZ_PLANTED_TARGET);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.err, "FINDING C1")) << result.err;
+  EXPECT_TRUE(contains(result.err, "repeat:  fuzz_metadata " + file.string())) << result.err;
+}
+
+TEST_F(Program, a_replay_says_what_it_cannot_read) {
+  EXPECT_EQ(run({"nothing.batch"}, "", ATTNFUZZ_PLANTED_TARGET).exit_code, 2);
+  EXPECT_EQ(run({}, "", ATTNFUZZ_PLANTED_TARGET).exit_code, 2);
+  const Outcome help = run({"--help"}, "", ATTNFUZZ_PLANTED_TARGET);
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_TRUE(contains(help.out, "Example: fuzz_metadata")) << help.out;
+}
+
 // ---- targets --------------------------------------------------------------------------------------------------------
 
 std::vector<std::string> targets() {

@@ -1,8 +1,8 @@
 #include "batchtext/batchtext.hpp"
+#include "batchtext/keys.hpp"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 
 namespace batchtext {
@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::int64_t int32_min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t int32_max = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kilo = 1024;
 constexpr std::int64_t format_version = 1;
 
 using Status = tl::expected<void, ParseError>;
@@ -188,29 +187,9 @@ Status read_offsets(Line& line, Step& step) {
   return {};
 }
 
-/// The keys, in the order they are printed in.
-enum Key : std::size_t {
-  decode_threshold,
-  workspace_tokens,
-  chunk_policy,
-  window_left,
-  batch,
-  num_reqs,
-  query_start_loc,
-  seq_lens,
-  seq_lens_upper_bound,
-  num_actual_tokens,
-  max_query_len,
-  max_seq_len,
-  num_keys
-};
-constexpr std::array<std::string_view, num_keys> key_names{
-    "decode_threshold", "workspace_tokens", "chunk_policy", "window_left",          "batch",
-    "num_reqs",         "query_start_loc",  "seq_lens",     "seq_lens_upper_bound", "num_actual_tokens",
-    "max_query_len",    "max_seq_len"};
-
 Status read_value(Line& line, Key key, Step& step) {
   switch (key) {
+    using enum Key;
     case decode_threshold:
       return read_into(line, step.config.decode_threshold);
     case workspace_tokens:
@@ -235,8 +214,6 @@ Status read_value(Line& line, Key key, Step& step) {
       return read_into(line, step.max_query_len);
     case max_seq_len:
       return read_into(line, step.max_seq_len);
-    case num_keys:
-      break;
   }
   return {};
 }
@@ -295,8 +272,8 @@ class Parser {
     const auto found = std::find(key_names.begin(), key_names.end(), word);
     if (found == key_names.end()) return line_.error("unknown key " + quoted(word));
     const auto key = static_cast<Key>(found - key_names.begin());
-    if (seen_[key]) return line_.error("second " + quoted(word) + " in one step");
-    seen_[key] = true;
+    if (seen_[static_cast<std::size_t>(key)]) return line_.error("second " + quoted(word) + " in one step");
+    seen_[static_cast<std::size_t>(key)] = true;
     line_.at += word.size();
     line_.skip_spaces();
     if (auto status = read_value(line_, key, parsed.steps.back()); !status) return status;
@@ -323,123 +300,6 @@ class Parser {
   std::array<bool, num_keys> seen_{};
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-
-void put_number(std::string& text, std::int64_t value) {
-  std::array<char, 24> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  text.append(digits.data(), end);
-}
-
-/// With `k` where that says the same.
-void put_length(std::string& text, std::int32_t value) {
-  const bool whole = value != 0 && value % kilo == 0;
-  put_number(text, whole ? value / kilo : value);
-  if (whole) text += 'k';
-}
-
-void put_requests(std::string& text, const std::vector<Request>& requests) {
-  for (std::size_t i = 0; i < requests.size();) {
-    std::size_t end = i + 1;
-    while (end < requests.size() && requests[end] == requests[i]) ++end;
-    if (i > 0) text += '_';
-    if (end - i > 1) put_number(text, static_cast<std::int64_t>(end - i));
-    text += 'q';
-    put_length(text, requests[i].query_len);
-    if (requests[i].seq_len != requests[i].query_len) {
-      text += 's';
-      put_length(text, requests[i].seq_len);
-    }
-    i = end;
-  }
-}
-
-void put_key(std::string& text, Key key) {
-  text += key_names[key];
-  text += ' ';
-}
-
-void put_scalar(std::string& text, Key key, std::int64_t value) {
-  put_key(text, key);
-  put_number(text, value);
-  text += '\n';
-}
-
-void put_list(std::string& text, Key key, const std::vector<std::int32_t>& values) {
-  text += key_names[key];
-  for (const std::int32_t value : values) {
-    text += ' ';
-    put_number(text, value);
-  }
-  text += '\n';
-}
-
-void put_lens(std::string& text, Key key, const Lens& lens, Lens::Source standard) {
-  if (lens.source == Lens::raw) return put_list(text, key, lens.values);
-  if (lens.source == standard) return;
-  put_key(text, key);
-  text += lens.source == Lens::none ? "none\n" : "batch\n";
-}
-
-void put_optional(std::string& text, Key key, const std::optional<std::int32_t>& value) {
-  if (value) put_scalar(text, key, *value);
-}
-
-void put_step(std::string& text, const Step& step) {
-  const attn::Config standard;
-  const attn::Config& config = step.config;
-  if (config.decode_threshold != standard.decode_threshold) put_scalar(text, decode_threshold, config.decode_threshold);
-  if (config.workspace_tokens != standard.workspace_tokens) put_scalar(text, workspace_tokens, config.workspace_tokens);
-  if (config.chunk_policy != standard.chunk_policy) text += "chunk_policy packed\n";
-  put_optional(text, window_left, config.window_left);
-  if (!step.requests.empty()) {
-    put_key(text, batch);
-    put_requests(text, step.requests);
-    text += '\n';
-  }
-  put_optional(text, num_reqs, step.num_reqs);
-  if (step.query_start_loc) put_list(text, query_start_loc, *step.query_start_loc);
-  put_lens(text, seq_lens, step.seq_lens, Lens::from_batch);
-  put_lens(text, seq_lens_upper_bound, step.seq_lens_upper_bound, Lens::none);
-  put_optional(text, num_actual_tokens, step.num_actual_tokens);
-  put_optional(text, max_query_len, step.max_query_len);
-  put_optional(text, max_seq_len, step.max_seq_len);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-
-std::vector<std::int32_t> offsets_of(const Step& step) {
-  if (step.query_start_loc)
-    return std::vector<std::int32_t>(step.query_start_loc->begin(), step.query_start_loc->end());
-  std::vector<std::int32_t> offsets(step.requests.size() + 1);
-  for (std::size_t i = 0; i < step.requests.size(); ++i) offsets[i + 1] = offsets[i] + step.requests[i].query_len;
-  return offsets;
-}
-
-std::vector<std::int32_t> lens_of(const Step& step, const Lens& lens) {
-  if (lens.source == Lens::raw) return std::vector<std::int32_t>(lens.values.begin(), lens.values.end());
-  if (lens.source == Lens::none) return {};
-  std::vector<std::int32_t> values(step.requests.size());
-  std::transform(step.requests.begin(), step.requests.end(), values.begin(),
-                 [](const Request& r) { return r.seq_len; });
-  return values;
-}
-
-std::int32_t longest_query(const std::vector<std::int32_t>& offsets) {
-  std::int64_t longest = 0;
-  for (std::size_t i = 1; i < offsets.size(); ++i)
-    longest = std::max(longest, std::int64_t{offsets[i]} - offsets[i - 1]);
-  return static_cast<std::int32_t>(std::min(longest, int32_max));
-}
-
-std::int32_t longest_seq(const Step& step) {
-  std::int32_t longest = 0;
-  for (const Request& request : step.requests) longest = std::max(longest, request.seq_len);
-  for (const Lens* lens : {&step.seq_lens, &step.seq_lens_upper_bound})
-    for (const std::int32_t value : lens->values) longest = std::max(longest, value);
-  return longest;
-}
-
 }  // namespace
 
 std::string message(const ParseError& error, std::string_view file) {
@@ -464,43 +324,6 @@ tl::expected<std::vector<Request>, ParseError> parse_requests(std::string_view s
   if (auto status = read_requests(line, requests); !status) return tl::unexpected(status.error());
   if (!line.done()) return line.error("unexpected " + quoted(line.text.substr(line.at)) + " in a batch");
   return requests;
-}
-
-std::string print(const Case& parsed) {
-  std::string text;
-  print(parsed, text);
-  return text;
-}
-
-void print(const Case& parsed, std::string& text) {
-  text = "attnfuzz 1\n";
-  bool first = true;
-  for (const Step& step : parsed.steps) {
-    if (!first) text += "then\n";
-    first = false;
-    put_step(text, step);
-  }
-}
-
-std::string print_requests(const std::vector<Request>& requests) {
-  std::string text;
-  put_requests(text, requests);
-  return text;
-}
-
-Arrays::Arrays(const Step& step)
-    : query_start_loc_(offsets_of(step)),
-      seq_lens_(lens_of(step, step.seq_lens)),
-      seq_lens_upper_bound_(lens_of(step, step.seq_lens_upper_bound)) {
-  const auto num_offsets = static_cast<std::int64_t>(query_start_loc_.size());
-  batch_.num_reqs = step.num_reqs.value_or(static_cast<std::int32_t>(std::max<std::int64_t>(num_offsets - 1, 0)));
-  batch_.query_start_loc = query_start_loc_;
-  batch_.seq_lens = seq_lens_;
-  batch_.seq_lens_upper_bound = seq_lens_upper_bound_;
-  batch_.num_actual_tokens = step.num_actual_tokens.value_or(query_start_loc_.empty() ? 0 : query_start_loc_.back());
-  batch_.max_query_len = step.max_query_len.value_or(longest_query(query_start_loc_));
-  batch_.max_seq_len = step.max_seq_len.value_or(longest_seq(step));
-  batch_.config = step.config;
 }
 
 }  // namespace batchtext
