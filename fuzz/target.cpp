@@ -38,10 +38,12 @@ void require(bool holds, std::string_view what) {
 }  // namespace fuzz
 
 /// AddressSanitizer's defaults for a target that runs for hours: short stacks for allocations and a small quarantine,
-/// which is what an execution's time goes into otherwise, and a null pointer where there is no memory.
+/// which is what an execution's time goes into otherwise; junk in fresh memory, so that an entry that is never written
+/// shows, and shows again; a null pointer where there is no memory.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __asan_default_options() {
-  return "malloc_context_size=8:quarantine_size_mb=16:allocator_may_return_null=1:detect_stack_use_after_return=0";
+  return "malloc_context_size=8:quarantine_size_mb=16:max_malloc_fill_size=1000000:allocator_may_return_null=1:"
+         "detect_stack_use_after_return=0";
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,7 @@
 #include "cli/commands.hpp"
 #include "cli/input.hpp"
+#include "cli/numbers.hpp"
+#include "cli/progress.hpp"
 
 #include "attn/metadata.hpp"
 #include "properties/check.hpp"
@@ -7,7 +9,11 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <iterator>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace cli {
 namespace {
@@ -44,11 +50,20 @@ std::string command_of(const CheckOptions& options, const std::string& input) {
 int check(const CheckOptions& options) {
   int findings = 0;
   auto cases = load_cases(options.inputs);
+  const auto num_cases = std::ssize(cases);
+  std::int64_t num_checked = 0;
+  Progress progress{"check", "inputs"};
   for (NamedCase& named : cases) {
+    progress.update([&]() -> Progress::State {
+      return {num_checked, static_cast<double>(num_checked) / static_cast<double>(num_cases),
+              fmt::format("{} of {} inputs checked", grouped(num_checked), grouped(num_cases))};
+    });
     options.config.apply(named.parsed);
     if (options.reorder)
       for (batchtext::Step& step : named.parsed.steps) properties::put_in_order(step);
     const auto finding = properties::check_case(named.parsed);
+    ++num_checked;
+    if (finding || !options.quiet) progress.clear();
     if (finding) {
       ++findings;
       fmt::print("{}: ", named.name);
@@ -57,6 +72,7 @@ int check(const CheckOptions& options) {
       fmt::print("{}: ok, {}\n", named.name, answer_of(named.parsed));
     }
   }
+  progress.clear();
   if (cases.size() > 1 || options.quiet) fmt::print("{} checked, {} with a finding\n", cases.size(), findings);
   return findings > 0 ? finding : fine;
 }

@@ -1,5 +1,6 @@
 #include "cli/drawing.hpp"
 
+#include "cli/numbers.hpp"
 #include "cli/picture.hpp"
 
 #include <fmt/format.h>
@@ -70,12 +71,6 @@ constexpr std::string_view style = R"(
       .hatch-line { stroke: #4a525b; }
     }
 )";
-
-std::string grouped(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  for (std::size_t at = digits.size(); at > 3 + (number < 0 ? 1U : 0U);) digits.insert(at -= 3, ",");
-  return digits;
-}
 
 std::string grouped_range(std::int64_t low, std::int64_t high) {
   return low == high ? grouped(low) : grouped(low) + "–" + grouped(high);

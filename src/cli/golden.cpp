@@ -1,13 +1,21 @@
 #include "properties/golden.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/numbers.hpp"
+#include "cli/progress.hpp"
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace cli {
@@ -18,6 +26,28 @@ struct Count {
   std::int64_t mismatched = 0;
 };
 
+/// How much of a file is read and compared.
+struct Reading {
+  std::optional<std::int64_t> file_bytes;  ///< none for what is no regular file: a pipe says no size
+  std::int64_t read_bytes = 0;
+  std::int64_t num_records = 0;
+
+  explicit Reading(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return;
+    const auto bytes = std::filesystem::file_size(path, error);
+    if (!error && bytes > 0) file_bytes = static_cast<std::int64_t>(bytes);
+  }
+
+  [[nodiscard]] Progress::State progress_state() const {
+    const auto megabytes = [](std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6); };
+    const std::string records = fmt::format("MB read, {} records compared", grouped(num_records));
+    if (!file_bytes) return {num_records, std::nullopt, fmt::format("{} {}", megabytes(read_bytes), records)};
+    return {num_records, static_cast<double>(read_bytes) / static_cast<double>(*file_bytes),
+            fmt::format("{} of {} {}", megabytes(read_bytes), megabytes(*file_bytes), records)};
+  }
+};
+
 int compare(const std::string& path, std::size_t most_shown) {
   std::ifstream file{path, std::ios::binary};
   if (!file) throw InputError(path + ": cannot be read");
@@ -25,8 +55,11 @@ int compare(const std::string& path, std::size_t most_shown) {
   std::vector<std::string> differences;
   std::string line;
   std::int64_t number = 0;
+  Reading reading{path};
+  Progress progress{"golden", "records"};
   while (std::getline(file, line)) {
     ++number;
+    reading.read_bytes += std::ssize(line) + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto outcome = properties::compare_golden(line);
     if (!outcome) throw InputError(fmt::format("{}:{}:1: {}", path, number, outcome.error()));
@@ -34,7 +67,10 @@ int compare(const std::string& path, std::size_t most_shown) {
     ++(outcome->mismatch ? count.mismatched : count.matched);
     if (outcome->mismatch && differences.size() < most_shown)
       differences.push_back(fmt::format("{}:{}: {}: {}", path, number, outcome->function, *outcome->mismatch));
+    ++reading.num_records;
+    progress.update([&] { return reading.progress_state(); });
   }
+  progress.clear();
   if (file.bad() || counts.empty()) throw InputError(path + ": holds no record");
 
   Count total;

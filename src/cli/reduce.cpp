@@ -2,16 +2,17 @@
 
 #include "cli/commands.hpp"
 #include "cli/input.hpp"
+#include "cli/progress.hpp"
 
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-
-#include <unistd.h>
+#include <string>
+#include <system_error>
 
 namespace cli {
 namespace {
@@ -25,37 +26,13 @@ struct ReduceOptions {
   std::string keep_in;
 };
 
-/// Says on stderr how far a reduction is, once it takes longer than two seconds.
-class Progress {
- public:
-  explicit Progress(double seconds) : seconds_(seconds) {}
-
-  [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-
-  void show(const properties::Reduction& reduction) {
-    const double now = elapsed();
-    // A terminal line is redrawn; a log gets a line now and then.
-    const double every = terminal_ ? 0.2 : 5;
-    if (now < 2 || now - last_ < every) return;
-    last_ = now;
-    std::size_t requests = 0;
-    for (const batchtext::Step& step : reduction.smallest.steps) requests += step.requests.size();
-    fmt::print(stderr, "{}reducing: {} tried, {} kept, {} requests left, {:.0f} s of {:.0f} s{}",
-               terminal_ ? "\r\033[K" : "", reduction.tried, reduction.kept, requests, now, seconds_,
-               terminal_ ? "" : "\n");
-    shown_ = true;
-  }
-  void finish() const {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
-  }
-
- private:
-  Clock::time_point start_ = Clock::now();
-  double seconds_;
-  double last_ = 0;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
-};
+/// The time there is is the whole: nobody knows how many cases are left.
+Progress::State progress_state(const properties::Reduction& reduction, double elapsed_s, double limit_s) {
+  std::size_t num_requests = 0;
+  for (const batchtext::Step& step : reduction.smallest.steps) num_requests += step.requests.size();
+  return {reduction.tried, elapsed_s / limit_s,
+          fmt::format("{} cases tried, {} kept, {} requests left", reduction.tried, reduction.kept, num_requests)};
+}
 
 /// Keeps the case as it came, so that nothing is lost by reducing it. Written aside and renamed.
 std::filesystem::path keep_unshrunk(const ReduceOptions& options, const batchtext::Case& parsed,
@@ -82,12 +59,14 @@ int reduce(const ReduceOptions& options) {
     return fine;
   }
   const auto kept = keep_unshrunk(options, named.parsed, *first);
-  Progress progress{options.seconds};
+  const auto start = Clock::now();
+  Progress progress{"reduce", "cases"};
   const auto reduction = properties::reduce(named.parsed, *first, check, [&](const properties::Reduction& so_far) {
-    progress.show(so_far);
-    return progress.elapsed() < options.seconds;
+    const double elapsed_s = std::chrono::duration<double>(Clock::now() - start).count();
+    progress.update([&] { return progress_state(so_far, elapsed_s, options.seconds); });
+    return elapsed_s < options.seconds;
   });
-  progress.finish();
+  progress.clear();
   const std::string shrinking =
       fmt::format("{} of {} smaller cases kept, {}; run again: {}; unshrunk case in {}", reduction.kept,
                   reduction.tried, reduction.complete ? "none smaller has the finding" : "stopped by --seconds",
@@ -112,7 +91,7 @@ void add_reduce(CLI::App& app, int& exit_code) {
   options->config.add_to(*command);
   command->footer(
       "Examples:\n"
-      "  attnfuzz reduce out/fuzz/fuzz_metadata/findings/crash-1234\n"
+      "  attnfuzz reduce out/fuzz/metadata/findings/crash-1234\n"
       "  attnfuzz reduce finding.batch --seconds 600\n\n"
       "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes "
       "on\n"
