@@ -91,6 +91,7 @@ class Sequence {
   std::optional<Finding> check(const batchtext::Step& step) {
     const batchtext::Arrays arrays{step};
     const attn::Batch& batch = arrays.batch();
+    in_progress = "build";
     attn::MetadataBuilder fresh{scope_.max_entries};
     const Result result = fresh.build(batch);
     if (scope_.observe != nullptr) scope_.observe(batch, result);

@@ -18,8 +18,8 @@ struct Finding {
   std::string difference;  ///< what was found and what was expected
 };
 
-/// Array entries that one build of a case may take. A batch of 16M context tokens fits; checking costs about fifty bytes
-/// an entry, so that no file takes more memory than a small machine has.
+/// Array entries that one build of a case may take. A batch of 16M context tokens fits; checking costs about fifty
+/// bytes an entry, so that no file takes more memory than a small machine has.
 inline constexpr std::int64_t default_max_entries = std::int64_t{1} << 26;
 
 /// Which invariants are held, and what a build may cost.
@@ -37,7 +37,7 @@ struct Scope {
 /// The same for a text. One that does not parse is a finding with the id "text".
 [[nodiscard]] std::optional<Finding> check_text(std::string_view text);
 
-/// The id of the invariant that is being checked right now, for a process that dies in the middle of one.
+/// The id of the invariant that is being checked right now, or "build", for a process that dies in the middle of it.
 [[nodiscard]] std::string_view invariant_in_progress() noexcept;
 
 /// For a runner that holds an invariant by itself.

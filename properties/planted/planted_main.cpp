@@ -1,6 +1,7 @@
 // Looks for a planted fault: holds one invariant against the corpus and drawn cases, and succeeds when it fails.
 //   planted_<fault> INVARIANT CORPUS
 #include "properties/check.hpp"
+#include "properties/death.hpp"
 #include "properties/invariants.hpp"
 #include "properties/random_batch.hpp"
 
@@ -8,17 +9,12 @@
 
 #include <unistd.h>
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
-
-extern "C" {
-__attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
-}
 
 namespace {
 
@@ -38,17 +34,6 @@ void on_death() {
                                        properties::invariant_in_progress());
   static_cast<void>(!write(STDOUT_FILENO, text.data(), text.size()));
   _exit(caught ? 0 : 1);
-}
-
-void on_signal(int) { on_death(); }
-
-void watch_for_death() {
-  if (__sanitizer_set_death_callback != nullptr) {
-    __sanitizer_set_death_callback(on_death);
-    return;
-  }
-  std::signal(SIGSEGV, on_signal);
-  std::signal(SIGBUS, on_signal);
 }
 
 /// The invariant alone: what stands in front of it in the table may see the fault too.
@@ -96,7 +81,7 @@ batchtext::Case draw(std::uint64_t seed) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   expected_id = argv[1];
-  watch_for_death();
+  properties::call_on_death(on_death);
   const auto table = properties::invariants();
   const auto found =
       std::find_if(table.begin(), table.end(), [](const auto& invariant) { return invariant.id == expected_id; });

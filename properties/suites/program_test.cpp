@@ -242,10 +242,29 @@ TEST_F(Program, reduce_prints_the_smallest_case_and_keeps_the_first) {
   // One extend with one token of context, all settings back to their defaults.
   EXPECT_TRUE(contains(result.out, "\nattnfuzz 1\nbatch q2s3\n\n")) << result.out;
   EXPECT_TRUE(contains(result.out, "none smaller has the finding; run again: same finding")) << result.out;
-  EXPECT_EQ(files(), (std::set<std::string>{"a.batch", "unshrunk-C1.batch"}));
-  const Outcome again = run({"check", "unshrunk-C1.batch"}, "", ATTNFUZZ_PLANTED_PROGRAM);
-  EXPECT_EQ(again.exit_code, 1);
-  EXPECT_TRUE(contains(again.out, "FINDING C1")) << again.out;
+  const auto names = files();
+  ASSERT_EQ(names.size(), 3u);
+  for (const std::string& name : names) {
+    const Outcome again = run({"check", name}, "", ATTNFUZZ_PLANTED_PROGRAM);
+    EXPECT_EQ(again.exit_code, 1) << name;
+    EXPECT_TRUE(contains(again.out, "FINDING C1")) << again.out;
+  }
+  EXPECT_TRUE(contains(result.out, "repeat:  attnfuzz check " + *std::next(names.begin()))) << result.out;
+  EXPECT_TRUE(std::next(names.begin())->starts_with("reduced-C1-"));
+  EXPECT_TRUE(names.rbegin()->starts_with("unshrunk-C1-"));
+}
+
+// S4's planted fault reads lengths nobody may touch: the process that checks dies.
+TEST_F(Program, a_crash_is_a_finding_like_any_other) {
+  write("a.batch", "attnfuzz 1\ndecode_threshold 4\nwindow_left 7\nbatch 3q4s90_q2s7\n");
+  const Outcome checked = run({"check", "a.batch", "q5s9"}, "", ATTNFUZZ_CRASHING_PROGRAM);
+  EXPECT_EQ(checked.exit_code, 1);
+  EXPECT_TRUE(contains(checked.out, "FINDING crash: the case is checked to its end")) << checked.out;
+  EXPECT_TRUE(contains(checked.out, "where:   S4\ndiffers: the process died while this was checked")) << checked.out;
+  EXPECT_TRUE(contains(checked.out, "q5s9: ok")) << "and the next input is checked";
+  const Outcome reduced = run({"reduce", "a.batch"}, "", ATTNFUZZ_CRASHING_PROGRAM);
+  EXPECT_EQ(reduced.exit_code, 1);
+  EXPECT_TRUE(contains(reduced.out, "\nattnfuzz 1\nbatch q1\n\n")) << reduced.out;
 }
 
 TEST_F(Program, golden_finds_the_fault_too) {

@@ -1,4 +1,5 @@
 #include "cli/commands.hpp"
+#include "cli/guarded_check.hpp"
 #include "cli/input.hpp"
 #include "cli/numbers.hpp"
 #include "cli/progress.hpp"
@@ -61,7 +62,7 @@ int check(const CheckOptions& options) {
     options.config.apply(named.parsed);
     if (options.reorder)
       for (batchtext::Step& step : named.parsed.steps) properties::put_in_order(step);
-    const auto finding = properties::check_case(named.parsed);
+    const auto finding = guarded_check(named.parsed);
     ++num_checked;
     if (finding || !options.quiet) progress.clear();
     if (finding) {

@@ -1,6 +1,7 @@
 #include "properties/reduce.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/guarded_check.hpp"
 #include "cli/input.hpp"
 #include "cli/progress.hpp"
 
@@ -17,6 +18,7 @@
 namespace cli {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct ReduceOptions {
@@ -34,45 +36,56 @@ Progress::State progress_state(const properties::Reduction& reduction, double el
           fmt::format("{} cases tried, {} kept, {} requests left", reduction.tried, reduction.kept, num_requests)};
 }
 
-/// Keeps the case as it came, so that nothing is lost by reducing it. Written aside and renamed.
-std::filesystem::path keep_unshrunk(const ReduceOptions& options, const batchtext::Case& parsed,
-                                    const properties::Finding& finding) {
-  const auto file = std::filesystem::path{options.keep_in} / fmt::format("unshrunk-{}.batch", finding.id);
-  const auto aside = std::filesystem::path{file.string() + ".part"};
+/// FNV-1a: tells the files of different findings with the same id apart.
+std::uint32_t hash_of(std::string_view text) {
+  std::uint32_t hash = 2166136261;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
+  return hash;
+}
+
+/// Writes a case aside and renames it, so that a file that is there is whole.
+void write_case(const fs::path& file, std::string_view comment, const batchtext::Case& parsed) {
+  const fs::path aside{file.string() + ".part"};
   std::ofstream out{aside, std::ios::binary};
-  out << "# Unshrunk case of a finding, kept by attnfuzz reduce. " << finding.id << ": " << finding.claim << "\n"
-      << batchtext::print(parsed);
+  out << "# " << comment << "\n" << batchtext::print(parsed);
   out.close();
   std::error_code error;
-  if (out) std::filesystem::rename(aside, file, error);
-  if (!out || error) throw InputError(fmt::format("{}: cannot be written", file.string()));
-  return file;
+  if (out) fs::rename(aside, file, error);
+  if (out && !error) return;
+  fs::remove(aside, error);
+  throw InputError(fmt::format("{}: cannot be written", file.string()));
 }
 
 int reduce(const ReduceOptions& options) {
   NamedCase named = load_cases({options.input}).front();
   options.config.apply(named.parsed);
-  const auto check = [](const batchtext::Case& parsed) { return properties::check_case(parsed); };
-  const auto first = check(named.parsed);
+  const auto first = guarded_check(named.parsed);
   if (!first) {
     fmt::print("{}: no finding, nothing to reduce\n", named.name);
     return fine;
   }
-  const auto kept = keep_unshrunk(options, named.parsed, *first);
+  const std::string suffix = fmt::format("{}-{:08x}.batch", first->id, hash_of(batchtext::print(named.parsed)));
+  const fs::path unshrunk = fs::path{options.keep_in} / ("unshrunk-" + suffix);
+  const fs::path reduced = fs::path{options.keep_in} / ("reduced-" + suffix);
+  const std::string comment = fmt::format("{}: {}", first->id, first->claim);
+  write_case(unshrunk, comment, named.parsed);
+
   const auto start = Clock::now();
   Progress progress{"reduce", "cases"};
+  const auto check = [](const batchtext::Case& parsed) { return guarded_check(parsed, true); };
   const auto reduction = properties::reduce(named.parsed, *first, check, [&](const properties::Reduction& so_far) {
     const double elapsed_s = std::chrono::duration<double>(Clock::now() - start).count();
     progress.update([&] { return progress_state(so_far, elapsed_s, options.seconds); });
     return elapsed_s < options.seconds;
   });
   progress.clear();
+  write_case(reduced, comment, reduction.smallest);
   const std::string shrinking =
       fmt::format("{} of {} smaller cases kept, {}; run again: {}; unshrunk case in {}", reduction.kept,
                   reduction.tried, reduction.complete ? "none smaller has the finding" : "stopped by --seconds",
-                  reduction.repeats ? "same finding" : "NO finding, it does not repeat", kept.string());
+                  reduction.repeats ? "same finding" : "NO finding, it does not repeat", unshrunk.string());
   fmt::print("{}", properties::report(reduction.finding, reduction.smallest,
-                                      fmt::format("attnfuzz check {}", kept.string()), shrinking));
+                                      fmt::format("attnfuzz check {}", reduced.string()), shrinking));
   return finding;
 }
 
@@ -86,16 +99,17 @@ void add_reduce(CLI::App& app, int& exit_code) {
   command->add_option("--seconds", options->seconds, "Longest time to look for smaller cases")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--keep-in", options->keep_in, "Folder for the unshrunk case; the current one unless given")
+  command
+      ->add_option("--keep-in", options->keep_in,
+                   "Folder for the unshrunk and the reduced case; the current one unless given")
       ->check(CLI::ExistingDirectory);
   options->config.add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnfuzz reduce out/fuzz/metadata/findings/crash-1234\n"
       "  attnfuzz reduce finding.batch --seconds 600\n\n"
-      "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes "
-      "on\n"
-      "the way, and the result is run once more.\n"
+      "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes\n"
+      "on the way, and the result is run once more. A case that crashes or hangs is reduced like any other.\n"
       "Exit codes: 0 the input has no finding, 1 it has, 2 input that makes no sense.");
   command->callback([options, &exit_code] { exit_code = reduce(*options); });
 }
