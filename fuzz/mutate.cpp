@@ -192,12 +192,12 @@ void break_something(Step& step, Random& random) {
 
 void mutate_steps(Case& parsed, const Mutations& mutations, Random& random) {
   if (mutations.max_steps < 2) return;
-  if (random.chance(15) && parsed.steps.size() < mutations.max_steps) {
+  if (random.chance(8) && parsed.steps.size() < mutations.max_steps) {
     const std::size_t from = any_of(random, parsed.steps.size());
     parsed.steps.insert(parsed.steps.begin() + static_cast<std::ptrdiff_t>(any_of(random, parsed.steps.size() + 1)),
                         random.chance(60) ? Step{parsed.steps[from]} : properties::draw_step(random));
   }
-  if (random.chance(10) && parsed.steps.size() > 1)
+  if (random.chance(12) && parsed.steps.size() > 1)
     parsed.steps.erase(parsed.steps.begin() + static_cast<std::ptrdiff_t>(any_of(random, parsed.steps.size())));
   if (random.chance(5) && parsed.steps.size() > 1)
     std::swap(parsed.steps[any_of(random, parsed.steps.size())], parsed.steps[any_of(random, parsed.steps.size())]);

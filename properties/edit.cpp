@@ -58,6 +58,7 @@ void keep_within_limits(Step& step) {
     if (tokens > 2147483647) break;
     ++fits;
   }
+  if (fits == step.requests.size()) return;
   for_each_raw(step, [&](auto& values) { values.resize(fits); });
   step.requests.resize(fits);
 }
@@ -182,10 +183,13 @@ void put_in_order(Step& step) {
   });
   std::vector<std::size_t> order(step.requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  const auto stands_before = [&](std::size_t a, std::size_t b) {
     return order_of(step, a, any_long) < order_of(step, b, any_long);
-  });
-  apply_order(step, order);
+  };
+  if (!std::is_sorted(order.begin(), order.end(), stands_before)) {
+    std::stable_sort(order.begin(), order.end(), stands_before);
+    apply_order(step, order);
+  }
   keep_within_limits(step);
 }
 

@@ -84,6 +84,7 @@ std::vector<Row> rows_of(const attn::Batch& batch) {
 
 std::vector<std::int64_t> contexts_of(const std::vector<Row>& rows) {
   std::vector<std::int64_t> contexts;
+  contexts.reserve(rows.size());
   for (const Row& row : rows)
     if (row.row_class == RowClass::extend) contexts.push_back(row.context);
   return contexts;

@@ -58,13 +58,12 @@ tl::expected<std::int64_t, ParseError> read_unsigned(Line& line, std::int64_t li
   const std::size_t start = line.at;
   if (!is_digit(line.peek())) return line.error("expected a number, found " + quoted(line.word()));
   std::int64_t value = 0;
-  while (is_digit(line.peek())) {
-    value = std::min(value * 10 + (line.peek() - '0'), limit + 1);
-    ++line.at;
-  }
+  for (; is_digit(line.peek()); ++line.at) value = std::min(value * 10 + (line.peek() - '0'), limit + 1);
   // A k before v belongs to the kv<len> that follows.
-  const bool starts_kv = line.text.substr(std::min(line.at, line.text.size())).starts_with("kv");
-  if (allow_k && !starts_kv && line.eat('k')) value *= kilo;
+  if (allow_k && line.peek() == 'k' && !line.text.substr(line.at).starts_with("kv")) {
+    ++line.at;
+    value *= kilo;
+  }
   if (value > limit) return line.error_at(start, "number above " + std::to_string(limit));
   return value;
 }
@@ -120,13 +119,18 @@ Status read_segment(Line& line, std::vector<Request>& requests) {
   }
   if (static_cast<std::int64_t>(requests.size()) + count > max_requests)
     return line.error_at(start, "more than " + std::to_string(max_requests) + " requests in a batch");
-  requests.insert(requests.end(), static_cast<std::size_t>(count),
-                  Request{static_cast<std::int32_t>(*query_len), static_cast<std::int32_t>(seq_len)});
+  const Request request{static_cast<std::int32_t>(*query_len), static_cast<std::int32_t>(seq_len)};
+  if (count == 1) {
+    requests.push_back(request);
+  } else {
+    requests.insert(requests.end(), static_cast<std::size_t>(count), request);
+  }
   return {};
 }
 
 Status read_requests(Line& line, std::vector<Request>& requests) {
   const std::size_t start = line.at;
+  requests.reserve(1 + static_cast<std::size_t>(std::count(line.text.begin(), line.text.end(), '_')));
   do {
     if (auto status = read_segment(line, requests); !status) return status;
   } while (line.eat('_'));

@@ -93,6 +93,7 @@ void put_step(std::string& text, const Step& step) {
 
 std::string print(const Case& parsed) {
   std::string text;
+  text.reserve(256);  // most cases are shorter
   print(parsed, text);
   return text;
 }
