@@ -188,7 +188,12 @@ Mismatch compare_local_attention(const json& record) {
   const auto query_lens = record.at("query_lens").get<Ints>();
   const auto seq_lens = record.at("seq_lens").get<Ints>();
   Ints offsets{0};
-  for (const std::int32_t query_len : query_lens) offsets.push_back(offsets.back() + query_len);
+  std::int64_t tokens = 0;
+  for (const std::int32_t query_len : query_lens) {
+    tokens += query_len;
+    if (query_len < 0 || tokens > 2147483647) throw std::invalid_argument("query_lens leave int32");
+    offsets.push_back(static_cast<std::int32_t>(tokens));
+  }
   Ints blocks;
   std::int64_t num_cols = 0;
   for (const json& row : record.at("block_table")) {
@@ -216,6 +221,8 @@ Mismatch compare_local_attention(const json& record) {
 Mismatch compare_context_parallel(const json& record) {
   const auto seq_lens = record.at("seq_lens").get<Ints>();
   const auto dcp_size = record.at("dcp_size").get<std::int32_t>();
+  if (dcp_size < 0 || record.at("out").size() != static_cast<std::size_t>(dcp_size))
+    throw std::invalid_argument("out has not dcp_size entries");
   json found = json::array();
   for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
     Ints local(seq_lens.size());

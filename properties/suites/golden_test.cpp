@@ -114,9 +114,12 @@ INSTANTIATE_TEST_SUITE_P(
                "[[1]", "out"}));
 
 TEST(Golden, what_is_no_record_says_why) {
-  for (const char* line : {"", "{", "[]", R"({"fn":"other"})", R"({"fn":"build"})", R"({"fn":7})",
-                           R"({"fn":"build","query_lens":[1],"seq_lens":[1,2],"decode_threshold":1})",
-                           R"({"fn":"build","query_lens":[-1],"seq_lens":[1],"decode_threshold":1})"}) {
+  for (const char* line :
+       {"", "{", "[]", R"({"fn":"other"})", R"({"fn":"build"})", R"({"fn":7})",
+        R"({"fn":"build","query_lens":[1],"seq_lens":[1,2],"decode_threshold":1})",
+        R"({"fn":"dcp_local_seq_lens","seq_lens":[3],"dcp_size":2000000000,"interleave":1,"out":[[2]]})",
+        R"({"fn":"local_attention","query_lens":[2147483647,9],"seq_lens":[1,1]})",
+        R"({"fn":"build","query_lens":[-1],"seq_lens":[1],"decode_threshold":1})"}) {
     const auto outcome = properties::compare_golden(line);
     ASSERT_FALSE(outcome) << line;
     EXPECT_FALSE(outcome.error().empty());

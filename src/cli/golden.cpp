@@ -28,7 +28,7 @@ struct Count {
 
 /// How much of a file is read and compared.
 struct Reading {
-  std::optional<std::int64_t> file_bytes;  ///< none for what is no regular file: a pipe says no size
+  std::int64_t file_bytes = 0;  ///< 0 for what is no regular file: a pipe says no size
   std::int64_t read_bytes = 0;
   std::int64_t num_records = 0;
 
@@ -36,15 +36,15 @@ struct Reading {
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) return;
     const auto bytes = std::filesystem::file_size(path, error);
-    if (!error && bytes > 0) file_bytes = static_cast<std::int64_t>(bytes);
+    if (!error) file_bytes = static_cast<std::int64_t>(bytes);
   }
 
   [[nodiscard]] Progress::State progress_state() const {
     const auto megabytes = [](std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6); };
     const std::string records = fmt::format("MB read, {} records compared", grouped(num_records));
-    if (!file_bytes) return {num_records, std::nullopt, fmt::format("{} {}", megabytes(read_bytes), records)};
-    return {num_records, static_cast<double>(read_bytes) / static_cast<double>(*file_bytes),
-            fmt::format("{} of {} {}", megabytes(read_bytes), megabytes(*file_bytes), records)};
+    if (file_bytes == 0) return {num_records, std::nullopt, fmt::format("{} {}", megabytes(read_bytes), records)};
+    return {num_records, static_cast<double>(read_bytes) / static_cast<double>(file_bytes),
+            fmt::format("{} of {} {}", megabytes(read_bytes), megabytes(file_bytes), records)};
   }
 };
 
