@@ -48,7 +48,9 @@ class MetadataBuilder {
   /// asks for more is a broken length, and gets an error instead of all memory.
   static constexpr std::int64_t default_max_entries = std::int64_t{1} << 28;
 
-  explicit MetadataBuilder(std::int64_t max_entries = default_max_entries) noexcept : max_entries_(max_entries) {}
+  /// A limit beyond 2^56, more than any address space holds, counts as 2^56.
+  explicit MetadataBuilder(std::int64_t max_entries = default_max_entries) noexcept
+      : max_entries_(max_entries < most_entries ? max_entries : most_entries) {}
 
   /// Linear in requests + entries produced. On an error the metadata of the last build still stands.
   ///
@@ -58,6 +60,9 @@ class MetadataBuilder {
   [[nodiscard]] tl::expected<Metadata, Error> build(const Batch& batch) noexcept;
 
  private:
+  /// Sizes in bytes then stay within 64 bits.
+  static constexpr std::int64_t most_entries = std::int64_t{1} << 56;
+
   std::int64_t max_entries_;
   Arena arena_;
 };
