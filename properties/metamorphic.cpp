@@ -23,7 +23,7 @@ struct Rebuilt {
   Rebuilt(const attn::Batch& from, std::span<const std::int32_t> order) : batch(from) {
     for (const std::int32_t req : order) {
       const auto i = static_cast<std::size_t>(req);
-      query_start_loc.push_back(query_start_loc.back() + from.query_len(req));
+      query_start_loc.push_back(query_start_loc.back() + from.query_start_loc[i + 1] - from.query_start_loc[i]);
       if (!from.seq_lens.empty()) seq_lens.push_back(from.seq_lens[i]);
       if (!from.seq_lens_upper_bound.empty()) seq_lens_upper_bound.push_back(from.seq_lens_upper_bound[i]);
     }
@@ -33,6 +33,20 @@ struct Rebuilt {
     batch.seq_lens_upper_bound = seq_lens_upper_bound;
     batch.num_actual_tokens = query_start_loc.back();
   }
+
+  /// Adds rows without tokens; their lengths are stale numbers of every kind.
+  void append_padding(std::int32_t count) {
+    constexpr std::int32_t stale[]{12345, -7, 0, 2147483647};
+    for (std::int32_t i = 0; i < count; ++i) {
+      query_start_loc.push_back(query_start_loc.back());
+      if (!seq_lens.empty()) seq_lens.push_back(stale[i % 4]);
+      if (!seq_lens_upper_bound.empty()) seq_lens_upper_bound.push_back(stale[(i + 1) % 4]);
+    }
+    batch.num_reqs += count;
+    batch.query_start_loc = query_start_loc;
+    batch.seq_lens = seq_lens;
+    batch.seq_lens_upper_bound = seq_lens_upper_bound;
+  }
 };
 
 Order identity(std::int32_t count) {
@@ -41,12 +55,18 @@ Order identity(std::int32_t count) {
   return order;
 }
 
+/// Requests that are not padding; they stand in front.
+std::int32_t count_real(const std::vector<naive::Row>& rows) {
+  return static_cast<std::int32_t>(
+      std::count_if(rows.begin(), rows.end(), [](const naive::Row& row) { return !row.is_padding; }));
+}
+
 /// Turns each region's requests round, but for its first and last: those decide where a region begins and where
 /// padding does. Padding stays behind, also where it counts as decodes.
-Order turned_round(const attn::Batch& batch, const attn::Split& split) {
-  Order order = identity(batch.num_reqs);
+Order turned_round(const attn::Split& split, const std::vector<naive::Row>& rows) {
+  Order order = identity(static_cast<std::int32_t>(rows.size()));
   auto begin = order.begin();
-  const std::int32_t num_decodes = std::min(split.num_decodes, attn::num_unpadded_reqs(batch));
+  const std::int32_t num_decodes = std::min(split.num_decodes, count_real(rows));
   for (const std::int32_t count : {num_decodes, split.num_extends, split.num_prefills}) {
     if (count > 3) std::reverse(begin + 1, begin + count - 1);
     begin += count;
@@ -95,15 +115,15 @@ Verdict compare_permuted_context(const attn::ChunkedContext& found, const attn::
 /// Where a batch can be cut so that no request's class changes: both parts have real rows, the front ends with one, and
 /// the rest starts with a request that alone decides its region. -1: nowhere.
 std::int32_t find_cut(const Built& built) {
-  const attn::Batch& batch = built.batch;
   const attn::Split& split = built.metadata.split;
   const std::int32_t first_prefill = split.num_decodes + split.num_extends;
-  const auto class_lens = batch.class_seq_lens();
-  const std::int32_t end = attn::num_unpadded_reqs(batch);
-  for (std::int32_t cut = std::max(batch.num_reqs / 2, 1); cut < end; ++cut) {
-    if (batch.query_len(cut - 1) == 0) continue;
-    const bool decides = batch.query_len(cut) > batch.config.decode_threshold &&
-                         (cut < first_prefill || class_lens[static_cast<std::size_t>(cut)] == batch.query_len(cut));
+  const std::int32_t end = count_real(built.rows);
+  for (std::int32_t cut = std::max(built.batch.num_reqs / 2, 1); cut < end; ++cut) {
+    const auto at = static_cast<std::size_t>(cut);
+    const naive::Row& row = built.rows[at];
+    if (built.rows[at - 1].query_len == 0) continue;
+    const bool decides = row.query_len > built.batch.config.decode_threshold &&
+                         (cut < first_prefill || row.class_seq_len == row.query_len);
     if (cut <= split.num_decodes || decides) return cut;
   }
   return -1;
@@ -154,9 +174,30 @@ attn::Batch dirty_batch() {
 
 }  // namespace
 
+Verdict padding_changes_no_token_count(const Built& built) {
+  const std::int32_t count = 1 + built.batch.num_reqs % 3;
+  Rebuilt padded{built.batch, identity(built.batch.num_reqs)};
+  padded.append_padding(count);
+  attn::MetadataBuilder builder{built.max_entries + 4 * count};
+  const auto rebuilt = builder.build(padded.batch);
+  if (!rebuilt) return Difference{"padded build", attn::message(rebuilt.error())};
+  attn::Split expected = built.metadata.split;
+  const bool decode_only = expected.num_decodes == built.batch.num_reqs;
+  (decode_only ? expected.num_decodes : expected.num_padding) += count;
+  if (!(rebuilt->split == expected)) return Difference{"padded split", "more than the count of padding changed"};
+  if (auto v = compare("num_kv_tokens", rebuilt->num_kv_tokens, built.metadata.num_kv_tokens)) return v;
+  // Rows of nothing but padding have no length, and get the scalar where the batch has none either.
+  if (built.metadata.decode.num_reqs > 0)
+    if (auto v = compare("decode.max_seq_len", rebuilt->decode.max_seq_len, built.metadata.decode.max_seq_len))
+      return v;
+  if (auto v = compare("extend", rebuilt->extend, built.metadata.extend)) return v;
+  if (auto v = compare("prefill", rebuilt->prefill, built.metadata.prefill)) return v;
+  return compare(rebuilt->context, built.metadata.context);
+}
+
 Verdict permuting_requests_permutes_entries(const Built& built) {
   const attn::Split& split = built.metadata.split;
-  const Order order = turned_round(built.batch, split);
+  const Order order = turned_round(split, built.rows);
   if (std::is_sorted(order.begin(), order.end())) return std::nullopt;
   const Rebuilt permuted{built.batch, order};
   attn::MetadataBuilder builder{built.max_entries};
