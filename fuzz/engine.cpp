@@ -1,7 +1,6 @@
 // The structured mutator in libFuzzer's interface.
 #include "fuzz/mutate.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 extern "C" {

@@ -48,7 +48,7 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
     meet(0, context == 0);
     meet(1, context > 0 && context % share == 0);
     meet(2, context % share == 1);
-    meet(3, context > 1 && (context + 1) % share == 0);
+    meet(3, context > 1 && (std::int64_t{context} + 1) % share == 0);
     meet(4, context == workspace);
     meet(5, context > 16 && context % 16 == 0);
   }
@@ -58,7 +58,7 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
   for (std::int32_t req = 0; req < batch.num_reqs; ++req) {
     const std::int32_t query_len = batch.query_len(req);
     meet(8, query_len == threshold);
-    meet(9, query_len == threshold + 1);
+    meet(9, std::int64_t{query_len} == std::int64_t{threshold} + 1);
     meet(10, query_len == 0 && req + 1 < batch.num_reqs && batch.query_len(req + 1) > 0);
     const auto lens = batch.best_seq_lens();
     if (!lens.empty()) meet(11, lens[static_cast<std::size_t>(req)] < query_len);

@@ -1,6 +1,6 @@
-// Goal:   any bytes parse to a case or to an error that points into the text; a case prints to a text that parses to
-// it. Method: bytes -> parser -> printer -> parser; raw byte mutations and whole batches alike. Leaves out: what the
-// batches mean (every other target).
+// Goal:   any bytes parse to a case or to an error that points into them; a case prints to a text that parses to it.
+// Method: bytes -> parser -> printer -> parser; raw byte mutations and whole batches alike.
+// Leaves out: what the batches mean (every other target).
 #include "fuzz/target.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Goal:   a malformed batch is refused with the rule it breaks and the numbers that stand in it, and nothing else
-// happens. Method: text with raw overrides -> batch -> production builder; judged by the contract, read rule by rule.
+// Goal:   a malformed batch is refused with the rule it breaks and the numbers in it, and nothing else happens.
+// Method: text with raw overrides -> batch -> production builder; judged by the contract, read rule by rule.
 // Leaves out: what a legal batch's metadata says (fuzz_metadata).
 #include "fuzz/features.hpp"
 #include "fuzz/target.hpp"

@@ -12,6 +12,7 @@ using batchtext::Case;
 using batchtext::Lens;
 using batchtext::Request;
 using batchtext::Step;
+using properties::clamp_length;
 using properties::Random;
 
 /// Requests a mutated batch may grow to: what more of them show, the boundary classes show already.
@@ -19,10 +20,6 @@ constexpr std::size_t max_requests = 24;
 
 std::size_t any_of(Random& random, std::size_t count) {
   return static_cast<std::size_t>(random.below(static_cast<std::int64_t>(count)));
-}
-
-std::int32_t clamp_length(std::int64_t length) {
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, 2147483647));
 }
 
 void add_request(Step& step, Random& random) {

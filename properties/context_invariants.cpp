@@ -16,7 +16,7 @@ std::string at(std::int64_t chunk, std::size_t extend) { return fmt::format("chu
 Verdict shapes_are_right(const Built& built) {
   const attn::ChunkedContext& context = built.metadata.context;
   const std::int64_t chunks = context.num_chunks;
-  const std::int64_t extends = built.metadata.split.num_extends;
+  const auto extends = static_cast<std::int64_t>(built.contexts.size());
   const auto size = [](auto span) { return static_cast<std::int64_t>(span.size()); };
   if (auto v = compare("size of context_lens", size(context.context_lens), extends)) return v;
   if (auto v = compare("columns of chunk_starts", context.chunk_starts.num_cols, extends)) return v;
@@ -28,6 +28,28 @@ Verdict shapes_are_right(const Built& built) {
   if (auto v = compare("size of seq_tot", size(context.seq_tot), chunks)) return v;
   if (auto v = compare("size of max_seq_lens", size(context.max_seq_lens), chunks)) return v;
   return compare("size of token_start", size(context.token_start), chunks + 1);
+}
+
+/// The map of tokens is cut in passes, in order, and has an entry for each token and no more.
+Verdict map_is_cut_in_passes(const attn::ChunkedContext& context) {
+  if (auto v = compare("first of token_start", context.token_start.front(), 0)) return v;
+  for (std::size_t chunk = 1; chunk < context.token_start.size(); ++chunk)
+    if (context.token_start[chunk] < context.token_start[chunk - 1])
+      return Difference{fmt::format("token_start[{}]", chunk), "falls"};
+  return compare("size of token_to_batch", std::ssize(context.token_to_batch_data), context.token_start.back());
+}
+
+Verdict window_shapes_are_right(const Built& built, const attn::SlidingWindow& window) {
+  const auto extends = static_cast<std::int64_t>(built.contexts.size());
+  const auto size = [](auto span) { return static_cast<std::int64_t>(span.size()); };
+  std::int64_t tokens = 0;
+  for (const naive::Row& row : built.rows)
+    if (row.row_class == naive::RowClass::extend)
+      tokens += std::min<std::int64_t>(*row.seq_len, std::int64_t{row.query_len} + *built.batch.config.window_left + 1);
+  if (auto v = compare("size of the window's seq_starts", size(window.seq_starts), extends)) return v;
+  if (auto v = compare("size of the window's seq_lens", size(window.seq_lens), extends)) return v;
+  if (auto v = compare("size of the window's cu_seq_lens", size(window.cu_seq_lens), extends + 1)) return v;
+  return compare("size of the window's token_to_batch", size(window.token_to_batch), tokens);
 }
 
 }  // namespace
@@ -59,6 +81,7 @@ Verdict every_context_token_is_gathered_once(const Built& built) {
 }
 
 Verdict no_chunk_exceeds_the_workspace(const Built& built) {
+  if (auto v = shapes_are_right(built)) return v;
   const attn::ChunkedContext& context = built.metadata.context;
   for (std::int64_t chunk = 0; chunk < context.num_chunks; ++chunk) {
     std::int64_t tokens = 0;
@@ -71,8 +94,9 @@ Verdict no_chunk_exceeds_the_workspace(const Built& built) {
 }
 
 Verdict cumulative_lengths_add_up(const Built& built) {
+  if (auto v = shapes_are_right(built)) return v;
   const attn::ChunkedContext& context = built.metadata.context;
-  if (auto v = compare("token_start[0]", context.token_start[0], 0)) return v;
+  if (auto v = map_is_cut_in_passes(context)) return v;
   for (std::int64_t chunk = 0; chunk < context.num_chunks; ++chunk) {
     const auto lens = context.seq_lens[chunk];
     const auto cumulative = context.cu_seq_lens[chunk];
@@ -96,14 +120,17 @@ Verdict cumulative_lengths_add_up(const Built& built) {
 }
 
 Verdict token_to_batch_inverts_cumulative_lengths(const Built& built) {
+  if (auto v = shapes_are_right(built)) return v;
   const attn::ChunkedContext& context = built.metadata.context;
+  if (auto v = map_is_cut_in_passes(context)) return v;
   for (std::int32_t chunk = 0; chunk < context.num_chunks; ++chunk) {
     const auto cumulative = context.cu_seq_lens[chunk];
     const auto owners = context.token_to_batch(chunk);
     for (std::size_t token = 0; token < owners.size(); ++token) {
       const auto owner = static_cast<std::size_t>(owners[token]);
       const auto place = static_cast<std::int64_t>(token);
-      if (owner + 1 >= cumulative.size() || cumulative[owner] > place || cumulative[owner + 1] <= place)
+      if (owners[token] < 0 || owner + 1 >= cumulative.size() || cumulative[owner] > place ||
+          cumulative[owner + 1] <= place)
         return Difference{fmt::format("chunk {}, token {}", chunk, token),
                           fmt::format("belongs to extend {}, whose slice is elsewhere", owners[token])};
     }
@@ -120,6 +147,7 @@ Verdict no_context_means_no_chunk(const Built& built) {
 }
 
 Verdict chunks_are_full_and_few(const Built& built) {
+  if (auto v = shapes_are_right(built)) return v;
   const attn::ChunkedContext& context = built.metadata.context;
   const attn::Config& config = built.batch.config;
   for (std::int64_t chunk = 0; chunk < context.num_chunks; ++chunk) {
@@ -139,6 +167,7 @@ Verdict window_is_the_last_tokens(const Built& built) {
     return Difference{"window", "present without window_left, or absent with it"};
   if (!built.metadata.window) return std::nullopt;
   const attn::SlidingWindow& window = *built.metadata.window;
+  if (auto v = window_shapes_are_right(built, window)) return v;
   std::size_t e = 0;
   std::int64_t token = 0;
   std::int32_t longest = 0;
@@ -161,8 +190,7 @@ Verdict window_is_the_last_tokens(const Built& built) {
   }
   if (auto v = compare("cu_seq_lens of the window, end", window.cu_seq_lens[e], token)) return v;
   if (auto v = compare("max_seq_len of the window", window.max_seq_len, longest)) return v;
-  if (auto v = compare("total_tokens of the window", window.total_tokens, token)) return v;
-  return compare("size of the window's token_to_batch", static_cast<std::int64_t>(window.token_to_batch.size()), token);
+  return compare("total_tokens of the window", window.total_tokens, token);
 }
 
 }  // namespace properties

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <numeric>
 
 namespace properties {
@@ -65,20 +67,18 @@ void keep_within_limits(Step& step) {
 
 // ---- shrinking ------------------------------------------------------------------------------------------------------
 
-/// Collects what is left of a case after small changes to one of its steps.
+/// Hands out what is left of a case after small changes to one of its steps, one at a time, until told to stop.
 class Candidates {
  public:
-  Candidates(const Case& parsed, std::vector<Case>& into) : parsed_(parsed), into_(into) {
-    was_legal_ = std::all_of(parsed.steps.begin(), parsed.steps.end(), is_legal);
-  }
+  Candidates(const Case& parsed, const std::function<bool(Case&&)>& visit) : parsed_(parsed), visit_(visit) {}
 
+  [[nodiscard]] bool stopped() const { return stopped_; }
   void add(Case smaller) {
-    if (smaller == parsed_) return;
-    if (was_legal_ && !std::all_of(smaller.steps.begin(), smaller.steps.end(), is_legal)) return;
-    into_.push_back(std::move(smaller));
+    if (!stopped_ && !(smaller == parsed_)) stopped_ = !visit_(std::move(smaller));
   }
   template <class Edit>
   void edit(std::size_t step, Edit change) {
+    if (stopped_) return;
     Case smaller = parsed_;
     change(smaller.steps[step]);
     add(std::move(smaller));
@@ -86,8 +86,8 @@ class Candidates {
 
  private:
   const Case& parsed_;
-  std::vector<Case>& into_;
-  bool was_legal_ = true;
+  const std::function<bool(Case&&)>& visit_;
+  bool stopped_ = false;
 };
 
 void drop_range(Step& step, std::size_t first, std::size_t count) {
@@ -102,14 +102,14 @@ void drop_range(Step& step, std::size_t first, std::size_t count) {
 void shrink_requests(Candidates& candidates, std::size_t s, const Step& step) {
   const std::size_t count = step.requests.size();
   for (std::size_t size = count / 2; size >= 1; size /= 2)
-    for (std::size_t first = 0; first + size <= count; first += size)
+    for (std::size_t first = 0; first + size <= count && !candidates.stopped(); first += size)
       candidates.edit(s, [&](Step& smaller) { drop_range(smaller, first, size); });
   if (count == 1) candidates.edit(s, [&](Step& smaller) { drop_range(smaller, 0, 1); });
 }
 
 /// A request with shorter lengths. Context and query shrink apart, so that a class can stay while lengths fall.
 void shrink_lengths(Candidates& candidates, std::size_t s, const Step& step) {
-  for (std::size_t req = 0; req < step.requests.size(); ++req) {
+  for (std::size_t req = 0; req < step.requests.size() && !candidates.stopped(); ++req) {
     const Request from = step.requests[req];
     if (req > 0 && from == step.requests[req - 1]) continue;  // its twin says the same
     const std::int32_t context = from.seq_len - from.query_len;
@@ -122,7 +122,9 @@ void shrink_lengths(Candidates& candidates, std::size_t s, const Step& step) {
     for (const std::int32_t shorter : {0, context / 2, context - context / 4, context - 1})
       if (shorter >= 0 && shorter < context) try_lengths(from.query_len, shorter);
     if (context < 0) try_lengths(from.query_len, 0);
-    for (const std::int32_t shorter : {0, 1, threshold, threshold + 1, from.query_len / 2, from.query_len - 1})
+    const std::int64_t just_long = std::int64_t{threshold} + 1;
+    for (const std::int64_t shorter :
+         std::initializer_list<std::int64_t>{0, 1, threshold, just_long, from.query_len / 2, from.query_len - 1})
       if (shorter >= 0 && shorter < from.query_len) try_lengths(shorter, context);
   }
 }
@@ -201,20 +203,31 @@ bool is_legal(const Step& step) {
   return broken.none();
 }
 
+bool is_legal(const Case& parsed) {
+  return std::all_of(parsed.steps.begin(), parsed.steps.end(), [](const Step& step) { return is_legal(step); });
+}
+
+void for_each_smaller(const Case& parsed, const std::function<bool(Case&&)>& visit) {
+  Candidates candidates{parsed, visit};
+  const std::size_t count = parsed.steps.size();
+  for (std::size_t s = 0; s < count && count > 1; ++s) candidates.add(Case{{parsed.steps[s]}});
+  for (std::size_t s = 0; s < count && count > 1; ++s) {
+    Case without = parsed;
+    without.steps.erase(without.steps.begin() + static_cast<std::ptrdiff_t>(s));
+    candidates.add(std::move(without));
+  }
+  for (std::size_t s = 0; s < count; ++s) shrink_requests(candidates, s, parsed.steps[s]);
+  for (std::size_t s = 0; s < count; ++s) shrink_settings(candidates, s, parsed.steps[s]);
+  for (std::size_t s = 0; s < count; ++s) shrink_lengths(candidates, s, parsed.steps[s]);
+}
+
 std::vector<Case> smaller_cases(const Case& parsed) {
   std::vector<Case> smaller;
-  Candidates candidates{parsed, smaller};
-  if (parsed.steps.size() > 1) {
-    for (std::size_t s = 0; s < parsed.steps.size(); ++s) candidates.add(Case{{parsed.steps[s]}});
-    for (std::size_t s = 0; s < parsed.steps.size(); ++s) {
-      Case without = parsed;
-      without.steps.erase(without.steps.begin() + static_cast<std::ptrdiff_t>(s));
-      candidates.add(std::move(without));
-    }
-  }
-  for (std::size_t s = 0; s < parsed.steps.size(); ++s) shrink_requests(candidates, s, parsed.steps[s]);
-  for (std::size_t s = 0; s < parsed.steps.size(); ++s) shrink_settings(candidates, s, parsed.steps[s]);
-  for (std::size_t s = 0; s < parsed.steps.size(); ++s) shrink_lengths(candidates, s, parsed.steps[s]);
+  const bool was_legal = is_legal(parsed);
+  for_each_smaller(parsed, [&](Case&& candidate) {
+    if (!was_legal || is_legal(candidate)) smaller.push_back(std::move(candidate));
+    return true;
+  });
   return smaller;
 }
 

@@ -3,6 +3,7 @@
 #include "batchtext/batchtext.hpp"
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 /// Small changes to a step that keep its arrays in step with its requests: used by shrinking and by the mutator.
@@ -26,9 +27,14 @@ void put_in_order(batchtext::Step& step);
 
 /// Whether the step's batch breaks no rule but those on sizes.
 [[nodiscard]] bool is_legal(const batchtext::Step& step);
+[[nodiscard]] bool is_legal(const batchtext::Case& parsed);
 
-/// Cases a little smaller than this one, the smallest first: a step, half the requests, a request less, a length
-/// halved, moved to a boundary or down by one, a setting back to its default. Of a legal case only legal ones.
+/// Calls `visit` with each case a little smaller than this one, the smallest first, until it returns false: a step,
+/// half the requests, a request less, a length halved, moved to a boundary or down by one, a setting back to its
+/// default.
+void for_each_smaller(const batchtext::Case& parsed, const std::function<bool(batchtext::Case&&)>& visit);
+
+/// All of them; of a legal case only legal ones.
 [[nodiscard]] std::vector<batchtext::Case> smaller_cases(const batchtext::Case& parsed);
 
 }  // namespace properties

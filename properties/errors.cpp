@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 namespace properties {
 namespace {
@@ -38,8 +40,8 @@ ErrorKinds of_offsets(const Batch& batch) {
     if (offsets[i] < offsets[i - 1]) broken.set(Error::offsets_decreasing);
     if (std::int64_t{offsets[i]} - offsets[i - 1] > batch.max_query_len) broken.set(Error::max_query_len_too_small);
   }
-  if (batch.max_query_len < 0) broken.set(Error::max_query_len_too_small);
-  if (batch.max_seq_len < 0) broken.set(Error::max_seq_len_too_small);
+  if (batch.max_query_len < 0) broken.set(Error::negative_max_query_len);
+  if (batch.max_seq_len < 0) broken.set(Error::negative_max_seq_len);
   broken[Error::token_count_mismatch] = batch.num_actual_tokens != (offsets.empty() ? 0 : offsets.back());
   return broken;
 }
@@ -69,33 +71,49 @@ ErrorKinds of_order(const Batch& batch, const std::vector<naive::Row>& rows) {
   return broken;
 }
 
-/// What the arrays of the metadata hold in all, without making them.
-ErrorKinds of_sizes(const Batch& batch, const Judged& judged, std::int64_t max_entries) {
-  const auto& rows = judged.rows;
-  const auto& contexts = judged.contexts;
-  ErrorKinds broken;
-  std::int64_t offsets = 3;
-  std::int64_t context_tokens = 0;
-  std::int64_t window_tokens = 0;
-  for (const naive::Row& row : rows) {
-    if (row.row_class != naive::RowClass::padding) ++offsets;
+/// Where the sum of the extends' windows leaves int32, if it does. Returns the sum.
+std::int64_t sum_windows(const Batch& batch, Judged& judged) {
+  if (!batch.config.window_left) return 0;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < judged.rows.size(); ++i) {
+    const naive::Row& row = judged.rows[i];
     if (row.row_class != naive::RowClass::extend) continue;
-    context_tokens += row.context;
-    const std::int64_t reach = std::int64_t{row.query_len} + batch.config.window_left.value_or(0) + 1;
-    window_tokens += std::min<std::int64_t>(*row.seq_len, reach);
+    sum += std::min<std::int64_t>(*row.seq_len, std::int64_t{row.query_len} + *batch.config.window_left + 1);
+    if (sum <= int32_max || judged.overflow_req >= 0) continue;
+    judged.overflow_req = static_cast<std::int64_t>(i);
+    judged.overflow_sum = sum;
   }
-  const auto extends = static_cast<std::int64_t>(contexts.size());
-  const bool windowed = batch.config.window_left.has_value();
+  return sum;
+}
+
+/// What the arrays of the metadata hold in all, without making them.
+std::int64_t count_entries(const Batch& batch, const Judged& judged, std::int64_t window_tokens) {
+  const auto extends = static_cast<std::int64_t>(judged.contexts.size());
+  const auto in_regions = std::count_if(judged.rows.begin(), judged.rows.end(), [](const naive::Row& row) {
+    return row.row_class != naive::RowClass::padding;
+  });
+  const std::int64_t context_tokens = std::accumulate(judged.contexts.begin(), judged.contexts.end(), std::int64_t{0});
+  const std::int64_t of_window = batch.config.window_left ? 3 * extends + 1 + window_tokens : 0;
+  // Starts, lengths, cumulative lengths; total, longest, place of each pass.
+  __extension__ using Wide = __int128;
+  const Wide of_passes = Wide{judged.num_passes} * (3 * extends + 4);
+  const Wide entries = of_passes + in_regions + 3 + extends + 1 + context_tokens + of_window;
+  return static_cast<std::int64_t>(std::min<Wide>(entries, Wide{1} << 62));
+}
+
+ErrorKinds of_sizes(const Batch& batch, Judged& judged, std::int64_t max_entries) {
+  ErrorKinds broken;
+  const auto extends = static_cast<std::int64_t>(judged.contexts.size());
+  const bool any_context =
+      std::any_of(judged.contexts.begin(), judged.contexts.end(), [](std::int64_t c) { return c > 0; });
   const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
-  broken[Error::workspace_too_small] = context_tokens > 0 && batch.config.workspace_tokens < (packed ? 1 : extends);
-  broken[Error::sum_overflow] = windowed && window_tokens > int32_max;
+  broken[Error::workspace_too_small] = any_context && batch.config.workspace_tokens < (packed ? 1 : extends);
+  const std::int64_t window_tokens = sum_windows(batch, judged);
+  broken[Error::sum_overflow] = judged.overflow_req >= 0;
   if (broken[Error::workspace_too_small]) return broken;
-  const std::int64_t passes = naive::count_passes(contexts, batch.config.workspace_tokens, batch.config.chunk_policy);
-  const std::int64_t of_window = windowed ? 3 * extends + 1 + window_tokens : 0;
-  // starts, lens, cumulative; total, maximum, place of each pass; the map.
-  const double of_passes = static_cast<double>(passes) * static_cast<double>(3 * extends + 4);
-  const double entries = of_passes + static_cast<double>(offsets + extends + 1 + context_tokens + of_window);
-  broken[Error::capacity_exceeded] = entries > static_cast<double>(max_entries);
+  judged.num_passes = naive::count_passes(judged.contexts, batch.config.workspace_tokens, batch.config.chunk_policy);
+  judged.num_entries = count_entries(batch, judged, window_tokens);
+  broken[Error::capacity_exceeded] = judged.num_entries > max_entries || judged.num_passes > int32_max;
   return broken;
 }
 
@@ -109,8 +127,16 @@ std::string names_of(const ErrorKinds& kinds) {
   return names.empty() ? "no rule" : names;
 }
 
+/// The largest of the lengths of requests that are not padding; 0 for none.
+std::int64_t longest_of(std::span<const std::int32_t> lens, const std::vector<naive::Row>& rows) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < lens.size(); ++i)
+    if (!rows[i].is_padding) longest = std::max<std::int64_t>(longest, lens[i]);
+  return longest;
+}
+
 /// Whether index, value and limit are those of the batch, as error.hpp words them for the kind.
-bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_entries) {
+bool numbers_are_true(const Batch& batch, const Judged& judged, const Error& error, std::int64_t max_entries) {
   const auto is = [&](std::int64_t value, std::int64_t limit) { return error.value == value && error.limit == limit; };
   const auto count = [](auto span) { return static_cast<std::int64_t>(span.size()); };
   const auto entry = [&](auto span, std::int64_t i) -> std::int64_t {
@@ -129,10 +155,17 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
              error.value < error.limit;
     case Error::token_count_mismatch:
       return is(batch.num_actual_tokens, batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back());
-    case Error::max_query_len_too_small:
-      if (i == -1) return is(batch.max_query_len, 0) && error.value < 0;
-      return is(batch.max_query_len, entry(batch.query_start_loc, i + 1) - entry(batch.query_start_loc, i)) &&
-             error.value < error.limit;
+    case Error::negative_max_query_len:
+      return error.value == batch.max_query_len && error.value < 0;
+    case Error::negative_max_seq_len:
+      return error.value == batch.max_seq_len && error.value < 0;
+    case Error::max_query_len_too_small: {
+      std::int64_t longest = 0;
+      for (std::int64_t req = 0; req < batch.num_reqs; ++req)
+        longest = std::max(longest, entry(batch.query_start_loc, req + 1) - entry(batch.query_start_loc, req));
+      return is(batch.max_query_len, longest) && error.value < error.limit &&
+             entry(batch.query_start_loc, i + 1) - entry(batch.query_start_loc, i) == longest;
+    }
     case Error::seq_lens_count:
       return is(count(batch.seq_lens), batch.num_reqs);
     case Error::upper_bound_count:
@@ -143,15 +176,21 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
       return error.value == entry(batch.seq_lens_upper_bound, i) && error.value < 0;
     case Error::seq_len_above_bound:
       return is(entry(batch.seq_lens, i), entry(batch.seq_lens_upper_bound, i)) && error.value > error.limit;
-    case Error::max_seq_len_too_small:
-      if (i == -1) return is(batch.max_seq_len, 0) && error.value < 0;
+    case Error::max_seq_len_too_small: {
+      const auto is_longest = [&](std::span<const std::int32_t> lens) {
+        return error.limit == entry(lens, i) && error.limit == longest_of(lens, judged.rows);
+      };
       return error.value == batch.max_seq_len && error.value < error.limit &&
-             (error.limit == entry(batch.seq_lens, i) || error.limit == entry(batch.seq_lens_upper_bound, i));
-    case Error::missing_seq_lens:
-      return i >= 0 && i < batch.num_reqs &&
-             batch.query_len(static_cast<std::int32_t>(i)) > batch.config.decode_threshold;
+             (is_longest(batch.seq_lens) || is_longest(batch.seq_lens_upper_bound));
+    }
+    case Error::missing_seq_lens: {
+      const auto first = std::find_if(judged.rows.begin(), judged.rows.end(), [&](const naive::Row& row) {
+        return row.query_len > batch.config.decode_threshold;
+      });
+      return i == first - judged.rows.begin() && first != judged.rows.end();
+    }
     case Error::unordered: {
-      const auto rows = naive::rows_of(batch);
+      const auto& rows = judged.rows;
       const auto first = std::find_if(rows.begin(), rows.end(),
                                       [](const naive::Row& row) { return row.row_class == naive::RowClass::prefill; });
       if (i <= first - rows.begin() || i >= count(std::span{rows})) return false;
@@ -165,16 +204,14 @@ bool numbers_are_true(const Batch& batch, const Error& error, std::int64_t max_e
     case Error::invalid_window:
       return error.value == batch.config.window_left && error.value < 0;
     case Error::workspace_too_small: {
-      const auto rows = naive::rows_of(batch);
-      const auto extends = std::count_if(
-          rows.begin(), rows.end(), [](const naive::Row& row) { return row.row_class == naive::RowClass::extend; });
-      return is(batch.config.workspace_tokens, batch.config.chunk_policy == attn::ChunkPolicy::packed ? 1 : extends) &&
+      const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
+      return is(batch.config.workspace_tokens, packed ? 1 : count(std::span{judged.contexts})) &&
              error.value < error.limit;
     }
     case Error::sum_overflow:
-      return i >= 0 && i < batch.num_reqs && error.value > error.limit && error.limit == int32_max;
+      return i == judged.overflow_req && is(judged.overflow_sum, int32_max);
     case Error::capacity_exceeded:
-      return error.value > error.limit && (error.limit == max_entries || error.limit == int32_max);
+      return judged.num_passes > int32_max ? is(judged.num_passes, int32_max) : is(judged.num_entries, max_entries);
     default:
       return false;  // no error of the builder
   }
@@ -224,7 +261,7 @@ Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged, co
   if (!broken[error->kind])
     return Difference{"error kind",
                       fmt::format("{}, but the batch breaks {}", attn::message(*error), names_of(broken))};
-  if (!numbers_are_true(batch, *error, max_entries))
+  if (!numbers_are_true(batch, judged, *error, max_entries))
     return Difference{"error numbers", fmt::format("{} (index {}, value {}, limit {}) is not what stands in the batch",
                                                    attn::message(*error), error->index, error->value, error->limit)};
   if (!line_says_it(*error)) return Difference{"error text", attn::message(*error)};

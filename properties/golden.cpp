@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 #include <span>
@@ -28,6 +27,21 @@ Mismatch differ(std::string_view field, const json& found, const json& expected)
   return fmt::format("{}: {}, expected {}", field, found.dump(), expected.dump());
 }
 
+/// Numbers as they stand in the file: nlohmann-json would cut a fraction or a longer number to fit.
+std::int32_t int32_of(const json& value) {
+  if (!value.is_number_integer() || value.get<std::int64_t>() < -2147483648 || value.get<std::int64_t>() > 2147483647 ||
+      (value.is_number_unsigned() && value.get<std::uint64_t>() > 2147483647))
+    throw std::invalid_argument(value.dump() + " is no int32");
+  return value.get<std::int32_t>();
+}
+
+Ints ints_of(const json& values) {
+  if (!values.is_array()) throw std::invalid_argument(values.dump() + " is no array");
+  Ints ints;
+  for (const json& value : values) ints.push_back(int32_of(value));
+  return ints;
+}
+
 json array_of(std::span<const std::int32_t> values) { return json(Ints(values.begin(), values.end())); }
 
 json rows_of(const attn::Rows<const std::int32_t>& rows, std::int64_t count) {
@@ -37,11 +51,11 @@ json rows_of(const attn::Rows<const std::int32_t>& rows, std::int64_t count) {
 }
 
 batchtext::Step step_of(const json& record) {
-  const auto query_lens = record.at("query_lens").get<Ints>();
-  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  const auto query_lens = ints_of(record.at("query_lens"));
+  const auto seq_lens = ints_of(record.at("seq_lens"));
   if (query_lens.size() != seq_lens.size()) throw std::invalid_argument("query_lens and seq_lens differ in size");
   batchtext::Step step;
-  step.config.decode_threshold = record.at("decode_threshold").get<std::int32_t>();
+  step.config.decode_threshold = int32_of(record.at("decode_threshold"));
   std::int64_t tokens = 0;
   for (std::size_t i = 0; i < query_lens.size(); ++i) {
     if (query_lens[i] < 0 || seq_lens[i] < 0) throw std::invalid_argument("negative length");
@@ -114,13 +128,14 @@ Mismatch compare_raised(const tl::expected<attn::Metadata, attn::Error>& built, 
     if (!built && built.error().kind == attn::Error::workspace_too_small) return std::nullopt;
     return built && built->context.num_chunks == 0 ? Mismatch{} : "expected workspace_too_small, or no chunk";
   }
+  if (raised != "RuntimeError") throw std::invalid_argument("unknown exception " + raised);
   return built ? Mismatch{} : attn::message(built.error()) + ", expected metadata";
 }
 
 Mismatch compare_build(const json& record) {
   batchtext::Step step = step_of(record);
-  step.config.workspace_tokens = record.at("workspace_tokens").get<std::int32_t>();
-  if (!record.at("window_left").is_null()) step.config.window_left = record.at("window_left").get<std::int32_t>();
+  step.config.workspace_tokens = int32_of(record.at("workspace_tokens"));
+  if (!record.at("window_left").is_null()) step.config.window_left = int32_of(record.at("window_left"));
   const batchtext::Arrays arrays{step};
   attn::MetadataBuilder builder;
   const auto built = builder.build(arrays.batch());
@@ -146,11 +161,13 @@ Mismatch compare_build(const json& record) {
 
 Mismatch compare_two_way(const json& record) {
   batchtext::Step step = step_of(record);
-  if (record.contains("num_actual_tokens")) step.num_actual_tokens = record.at("num_actual_tokens").get<std::int32_t>();
+  if (record.contains("num_actual_tokens")) step.num_actual_tokens = int32_of(record.at("num_actual_tokens"));
   const batchtext::Arrays arrays{step};
   const auto split = attn::split_decodes_prefills(arrays.batch(), record.at("require_uniform").get<bool>());
   if (!split) return attn::message(split.error());
   // Upstream asserts that a padded uniform batch counts its padding as tokens; the contract takes it as it is.
+  if (record.contains("raises") && record.at("raises") != "AssertionError")
+    throw std::invalid_argument("unknown exception " + record.at("raises").dump());
   if (record.contains("raises"))
     return differ("out", json({split->num_decodes, split->num_prefills, split->num_decode_tokens}),
                   json({arrays.batch().num_reqs, 0, arrays.batch().num_actual_tokens}));
@@ -162,10 +179,10 @@ Mismatch compare_two_way(const json& record) {
 }
 
 Mismatch compare_prefill_chunks(const json& record) {
-  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  const auto seq_lens = ints_of(record.at("seq_lens"));
   std::vector<attn::RequestRange> chunks(seq_lens.size());
-  const auto count = attn::split_prefill_chunks(seq_lens, record.at("workspace_tokens").get<std::int32_t>(),
-                                                record.at("request_offset").get<std::int32_t>(), chunks);
+  const auto count = attn::split_prefill_chunks(seq_lens, int32_of(record.at("workspace_tokens")),
+                                                int32_of(record.at("request_offset")), chunks);
   if (!count) return attn::message(count.error());
   json found = json::array();
   for (std::int32_t c = 0; c < *count; ++c)
@@ -174,19 +191,18 @@ Mismatch compare_prefill_chunks(const json& record) {
 }
 
 Mismatch compare_reorder(const json& record) {
-  const auto scheduled = record.at("num_scheduled_tokens").get<Ints>();
-  const auto computed = record.at("num_computed_tokens").get<Ints>();
+  const auto scheduled = ints_of(record.at("num_scheduled_tokens"));
+  const auto computed = ints_of(record.at("num_computed_tokens"));
   Ints order(scheduled.size());
-  const auto modified =
-      attn::reorder_batch(scheduled, computed, record.at("decode_threshold").get<std::int32_t>(), order);
+  const auto modified = attn::reorder_batch(scheduled, computed, int32_of(record.at("decode_threshold")), order);
   if (!modified) return attn::message(modified.error());
   if (auto m = differ("modified", *modified, record.at("modified"))) return m;
   return differ("order", array_of(order), record.at("order"));
 }
 
 Mismatch compare_local_attention(const json& record) {
-  const auto query_lens = record.at("query_lens").get<Ints>();
-  const auto seq_lens = record.at("seq_lens").get<Ints>();
+  const auto query_lens = ints_of(record.at("query_lens"));
+  const auto seq_lens = ints_of(record.at("seq_lens"));
   Ints offsets{0};
   std::int64_t tokens = 0;
   for (const std::int32_t query_len : query_lens) {
@@ -197,13 +213,14 @@ Mismatch compare_local_attention(const json& record) {
   Ints blocks;
   std::int64_t num_cols = 0;
   for (const json& row : record.at("block_table")) {
-    const auto columns = row.get<Ints>();
-    num_cols = static_cast<std::int64_t>(columns.size());
+    const auto columns = ints_of(row);
+    if (!blocks.empty() && num_cols != std::ssize(columns)) throw std::invalid_argument("block_table is ragged");
+    num_cols = std::ssize(columns);
     blocks.insert(blocks.end(), columns.begin(), columns.end());
   }
   attn::LocalAttentionInput input;
-  input.attn_chunk_size = record.at("attn_chunk_size").get<std::int32_t>();
-  input.block_size = record.at("block_size").get<std::int32_t>();
+  input.attn_chunk_size = int32_of(record.at("attn_chunk_size"));
+  input.block_size = int32_of(record.at("block_size"));
   input.query_start_loc = offsets;
   input.seq_lens = seq_lens;
   input.block_table = {blocks, num_cols};
@@ -219,15 +236,14 @@ Mismatch compare_local_attention(const json& record) {
 }
 
 Mismatch compare_context_parallel(const json& record) {
-  const auto seq_lens = record.at("seq_lens").get<Ints>();
-  const auto dcp_size = record.at("dcp_size").get<std::int32_t>();
+  const auto seq_lens = ints_of(record.at("seq_lens"));
+  const auto dcp_size = int32_of(record.at("dcp_size"));
   if (dcp_size < 0 || record.at("out").size() != static_cast<std::size_t>(dcp_size))
     throw std::invalid_argument("out has not dcp_size entries");
   json found = json::array();
   for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
     Ints local(seq_lens.size());
-    const auto done =
-        attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, record.at("interleave").get<std::int32_t>(), local);
+    const auto done = attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, int32_of(record.at("interleave")), local);
     if (!done) return attn::message(done.error());
     found.push_back(array_of(local));
   }

@@ -75,7 +75,8 @@ std::vector<Row> rows_of(const attn::Batch& batch) {
     rows[i].query_len = batch.query_start_loc[i + 1] - batch.query_start_loc[i];
     rows[i].class_seq_len = at(batch.seq_lens_upper_bound, batch.seq_lens, i);
     rows[i].seq_len = at(batch.seq_lens, batch.seq_lens_upper_bound, i);
-    rows[i].context = std::max(0, rows[i].seq_len.value_or(0) - rows[i].query_len);
+    const std::int64_t context = std::int64_t{rows[i].seq_len.value_or(0)} - rows[i].query_len;
+    rows[i].context = static_cast<std::int32_t>(std::max<std::int64_t>(context, 0));
   }
   for (auto row = rows.rbegin(); row != rows.rend() && row->query_len == 0; ++row) row->is_padding = true;
   classify(rows, batch);

@@ -16,10 +16,6 @@ using batchtext::Step;
 
 constexpr std::int64_t int32_max = 2147483647;
 
-std::int32_t clamp_length(std::int64_t length) {
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, int32_max));
-}
-
 /// What a batch leans to, drawn once; a weight of 0 leaves a shape out.
 struct Leaning {
   int decodes, extends, prefills, padding;  // requests of each, at most
@@ -144,6 +140,10 @@ void add_padding(Random& random, Step& step, int most) {
 }
 
 }  // namespace
+
+std::int32_t clamp_length(std::int64_t length) noexcept {
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, int32_max));
+}
 
 std::uint64_t Random::next() noexcept {
   state_ += 0x9e3779b97f4a7c15;
@@ -295,8 +295,11 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
     case Error::token_count_mismatch:
       step.num_actual_tokens = batch.num_actual_tokens + (random.chance(50) ? by : -by);
       break;
+    case Error::negative_max_query_len:
+      step.max_query_len = -by;
+      break;
     case Error::max_query_len_too_small:
-      step.max_query_len = random.chance(20) ? -by : batch.max_query_len - 1;
+      step.max_query_len = batch.max_query_len - 1;
       break;
     case Error::seq_lens_count:
       step.seq_lens = {Lens::raw, another_count(lens)};
@@ -318,8 +321,11 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.seq_lens_upper_bound = {Lens::raw, lens};
       if (lens[any] == step.requests[any].seq_len) step.seq_lens_upper_bound.values[first_extend] = 0;
       break;
+    case Error::negative_max_seq_len:
+      step.max_seq_len = -by;
+      break;
     case Error::max_seq_len_too_small:
-      step.max_seq_len = random.chance(20) ? -by : batch.max_seq_len - 1;
+      step.max_seq_len = batch.max_seq_len - 1;
       break;
     case Error::missing_seq_lens:
       step.seq_lens = step.seq_lens_upper_bound = Lens{};

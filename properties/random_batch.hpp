@@ -28,6 +28,9 @@ class Random {
   std::uint64_t state_;
 };
 
+/// The nearest length there is: 0 to 2^31 - 1.
+[[nodiscard]] std::int32_t clamp_length(std::int64_t length) noexcept;
+
 /// A length around one of the values at which code changes its mind: 0, 1, the threshold, a page, a share, the
 /// workspace, the window, each -1, +0 or +1, a multiple; rarely near 2^31.
 [[nodiscard]] std::int32_t draw_boundary(Random& random, const batchtext::Step& step);

@@ -28,10 +28,11 @@ std::vector<std::int32_t> numbered_blocks(std::int64_t num_reqs, std::int64_t nu
 Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std::int64_t position, bool is_last,
                           const attn::LocalAttentionInput& input, std::size_t req) {
   const std::int64_t chunk_begin = position - position % input.attn_chunk_size;
-  const std::string_view what = "local attention";
-  if (auto verdict = compare(what, local.k_starts[v], chunk_begin)) return verdict;
+  const auto index = static_cast<std::int64_t>(v);
+  if (auto verdict = compare_at("virtual request", index, "k_starts", local.k_starts[v], chunk_begin)) return verdict;
   if (is_last)
-    if (auto verdict = compare(what, std::int64_t{local.k_starts[v]} + local.seqlens_k[v], position + 1))
+    if (auto verdict = compare_at("virtual request", index, "end of keys",
+                                  std::int64_t{local.k_starts[v]} + local.seqlens_k[v], position + 1))
       return verdict;
   const auto row = local.block_table[static_cast<std::int64_t>(v)];
   for (std::int64_t key = chunk_begin; key <= position; ++key) {
@@ -62,16 +63,19 @@ Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> wr
   return Difference{std::string{what}, "wrote to its output before it refused"};
 }
 
+/// Token counts that are neither the offsets' nor, with padding at full length, a captured one's.
 Verdict two_way_refuses(const Built& built) {
   attn::Batch batch = built.batch;
-  // Two more than there are: neither the offsets' count nor, with padding at full length, a captured one.
-  const std::int64_t tokens = std::int64_t{batch.num_actual_tokens} + 1;
-  if (tokens > 2147483647) return std::nullopt;
-  batch.num_actual_tokens = static_cast<std::int32_t>(tokens);
-  const auto first = built.rows.empty() ? 0 : built.rows[0].query_len;
-  if (std::int64_t{first} * batch.num_reqs == tokens) return std::nullopt;
-  return expect_refused("two-way split", attn::split_decodes_prefills(batch, true),
-                        {Error::token_count_mismatch, -1, tokens, built.batch.num_actual_tokens});
+  const std::int64_t first = built.rows.empty() ? 0 : built.rows[0].query_len;
+  for (const std::int64_t tokens : {std::int64_t{batch.num_actual_tokens} + 1, std::int64_t{-1}}) {
+    if (tokens > 2147483647 || first * batch.num_reqs == tokens) continue;
+    batch.num_actual_tokens = static_cast<std::int32_t>(tokens);
+    for (const bool require_uniform : {false, true})
+      if (auto v = expect_refused("two-way split", attn::split_decodes_prefills(batch, require_uniform),
+                                  {Error::token_count_mismatch, -1, tokens, built.batch.num_actual_tokens}))
+        return v;
+  }
+  return std::nullopt;
 }
 
 Verdict prefill_chunks_refuse(std::int64_t count) {
@@ -83,6 +87,15 @@ Verdict prefill_chunks_refuse(std::int64_t count) {
     return v;
   if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 2147483647, chunks),
                               {Error::sum_overflow, count, count + 2147483647, 2147483647}))
+    return v;
+  std::vector<std::int32_t> bad = lens;
+  bad.back() = -3;
+  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(bad, 9, 0, chunks),
+                              {Error::negative_seq_len, count - 1, -3, 0}))
+    return v;
+  bad.back() = 10;
+  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(bad, 9, 0, chunks),
+                              {Error::workspace_too_small, count - 1, 9, 10}))
     return v;
   for (const attn::RequestRange& chunk : chunks)
     if (!(chunk == attn::RequestRange{untouched, untouched}))
@@ -149,8 +162,39 @@ Verdict local_attention_refuses() {
   constexpr std::int64_t limit = attn::MetadataBuilder::default_max_entries / (huge / 2 + 3);
   if (auto v = refused([](auto& bad) { bad.attn_chunk_size = huge; }, {Error::capacity_exceeded, -1, 1, limit}))
     return v;
+  constexpr std::int64_t many_columns = std::int64_t{1} << 62;
+  if (auto v = refused([](auto& bad) { bad.block_table.num_cols = many_columns; },
+                       {Error::count_mismatch, -1, 3, many_columns}))
+    return v;
   attn::LocalAttentionBuilder other;
-  return compare("local attention after refusals", before->k_starts, other.build(good)->k_starts);
+  const auto again = other.build(good);
+  if (!again) return Difference{"local attention", attn::message(again.error())};
+  if (auto v = compare("cu_seqlens_q after refusals", before->cu_seqlens_q, again->cu_seqlens_q)) return v;
+  if (auto v = compare("seqlens_k after refusals", before->seqlens_k, again->seqlens_k)) return v;
+  if (auto v = compare("k_starts after refusals", before->k_starts, again->k_starts)) return v;
+  return compare("block_table after refusals", before->block_table.data, again->block_table.data);
+}
+
+/// Sequences as long as they are, in turns as long as a sequence: nobody deals these out one by one, but what the ranks
+/// own adds up, and the first owns no less than the last.
+Verdict ranks_share_long_sequences(const Built& built) {
+  constexpr std::int32_t dcp_size = 3;
+  for (const naive::Row& row : built.rows) {
+    const std::int32_t seq_len = std::max(row.seq_len.value_or(0), 0);
+    for (const std::int32_t interleave : {1, 1 + seq_len / 2, 2147483647}) {
+      std::array<std::int32_t, dcp_size> local{};
+      for (std::int32_t rank = 0; rank < dcp_size; ++rank) {
+        const auto of_rank = std::span{local}.subspan(static_cast<std::size_t>(rank), 1);
+        const auto done = attn::dcp_local_seq_lens({&seq_len, 1}, dcp_size, rank, interleave, of_rank);
+        if (!done) return Difference{"context parallel", attn::message(done.error())};
+      }
+      const std::int64_t sum = std::int64_t{local[0]} + local[1] + local[2];
+      if (sum != seq_len || local[0] < local[2])
+        return Difference{fmt::format("sequence of {}, turns of {}", seq_len, interleave),
+                          fmt::format("ranks own {}, {} and {}", local[0], local[1], local[2])};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -216,6 +260,7 @@ Verdict every_token_has_one_context_parallel_rank(const Built& built) {
     const auto done = attn::dcp_local_seq_lens(seq_lens, dcp_size, rank, interleave, of_rank);
     if (!done) return Difference{"context parallel", attn::message(done.error())};
   }
+  if (auto verdict = ranks_share_long_sequences(built)) return verdict;
   for (std::size_t i = 0; i < seq_lens.size(); ++i) {
     std::array<std::int32_t, 4> dealt{};
     for (std::int32_t token = 0; token < seq_lens[i]; ++token)

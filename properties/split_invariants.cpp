@@ -76,11 +76,13 @@ Verdict regions_partition_the_batch(const Built& built) {
   const struct {
     std::string_view name;
     const attn::Region& region;
-    std::int32_t num_reqs, num_tokens;
-  } regions[]{{"decode", built.metadata.decode, split.num_decodes, split.num_decode_tokens},
-              {"extend", built.metadata.extend, split.num_extends, split.num_extend_tokens},
-              {"prefill", built.metadata.prefill, split.num_prefills, split.num_prefill_tokens}};
-  for (const auto& [name, region, num_reqs, num_tokens] : regions) {
+    std::int32_t first_req, num_reqs, num_tokens;
+  } regions[]{{"decode", built.metadata.decode, 0, split.num_decodes, split.num_decode_tokens},
+              {"extend", built.metadata.extend, split.num_decodes, split.num_extends, split.num_extend_tokens},
+              {"prefill", built.metadata.prefill, split.num_decodes + split.num_extends, split.num_prefills,
+               split.num_prefill_tokens}};
+  for (const auto& [name, region, first_req, num_reqs, num_tokens] : regions) {
+    if (auto v = compare(name, region.first_req, num_reqs > 0 ? first_req : 0)) return v;
     if (auto v = compare(name, region.num_reqs, num_reqs)) return v;
     if (auto v = compare(name, region.num_tokens, num_tokens)) return v;
     if (auto v = compare(name, static_cast<std::int64_t>(region.query_start_loc.size()), num_reqs + std::int64_t{1}))

@@ -9,9 +9,10 @@
 namespace properties {
 namespace {
 
-Verdict compare_region(std::string_view name, const attn::Region& found, const naive::Region& expected) {
+Verdict compare_region(std::string_view name, const attn::Region& found, const naive::Region& expected,
+                       std::int32_t first_req) {
   attn::Region same;
-  same.first_req = found.first_req;  // S1 judges where regions begin
+  same.first_req = expected.num_reqs > 0 ? first_req : 0;
   same.num_reqs = expected.num_reqs;
   same.num_tokens = static_cast<std::int32_t>(expected.num_tokens);
   same.max_query_len = expected.max_query_len;
@@ -33,6 +34,9 @@ Verdict compare_pass(const attn::ChunkedContext& context, std::int32_t chunk,
                       fmt::format("{} tokens, expected {}", owners.size(), expected.size())};
   for (std::size_t token = 0; token < owners.size(); ++token) {
     const auto owner = static_cast<std::size_t>(owners[token]);
+    if (owners[token] < 0 || owner >= starts.size())
+      return Difference{fmt::format("pass {}, token {}", chunk, token),
+                        fmt::format("belongs to extend {}", owners[token])};
     const std::int32_t position = starts[owner] + static_cast<std::int32_t>(token) - cumulative[owner];
     if (expected[token] == naive::ContextToken{owners[token], position}) continue;
     return Difference{fmt::format("pass {}, token {}", chunk, token),
@@ -47,9 +51,11 @@ Verdict compare_pass(const attn::ChunkedContext& context, std::int32_t chunk,
 Verdict metadata_equals_the_naive_one(const Built& built) {
   const naive::Metadata expected = naive::build(built.batch, built.rows);
   const attn::Metadata& found = built.metadata;
-  if (auto v = compare_region("decode", found.decode, expected.decode)) return v;
-  if (auto v = compare_region("extend", found.extend, expected.extend)) return v;
-  if (auto v = compare_region("prefill", found.prefill, expected.prefill)) return v;
+  if (auto v = compare_region("decode", found.decode, expected.decode, 0)) return v;
+  if (auto v = compare_region("extend", found.extend, expected.extend, expected.decode.num_reqs)) return v;
+  if (auto v = compare_region("prefill", found.prefill, expected.prefill,
+                              expected.decode.num_reqs + expected.extend.num_reqs))
+    return v;
   if (auto v = compare("num_padding", found.split.num_padding, expected.num_padding)) return v;
   if (auto v = compare("num_kv_tokens", found.num_kv_tokens, expected.num_kv_tokens)) return v;
   if (auto v = compare("num_chunks", found.context.num_chunks, static_cast<std::int64_t>(expected.passes.size())))
@@ -57,6 +63,7 @@ Verdict metadata_equals_the_naive_one(const Built& built) {
   for (std::int32_t chunk = 0; chunk < found.context.num_chunks; ++chunk)
     if (auto v = compare_pass(found.context, chunk, expected.passes[static_cast<std::size_t>(chunk)])) return v;
   if (!found.window) return std::nullopt;
+  if (auto v = compare("windows", std::ssize(found.window->seq_lens), std::ssize(expected.windows))) return v;
   for (std::size_t e = 0; e < expected.windows.size(); ++e) {
     if (found.window->seq_starts[e] == expected.windows[e].start &&
         found.window->seq_lens[e] == expected.windows[e].len)

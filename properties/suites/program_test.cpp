@@ -114,6 +114,7 @@ TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
         "{\"fn\":\"reorder\",\"num_scheduled_tokens\":[1],\"num_computed_tokens\":[1],\"decode_threshold\":1,"
         "\"modified\":false,\"order\":[0]}\n{\"fn\":\n");
   write("empty", "");
+  write("good.batch", "attnfuzz 1\nbatch q1s2\n");
   const auto before = files();
   const std::vector<Bad> all{
       {{"check", "bad.batch"}, "bad.batch:3:13: expected a number, found 'far'"},
@@ -137,6 +138,14 @@ TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
       {{"trace", "nothing.csv"}, "nothing.csv"},
       {{"trace", "empty"}, "empty:1:"},
       {{"polish"}, "polish"},
+      {{"check", "a\nb"}, "no such file"},
+      {{"check", "q1", "--threshold", "010"}, "'010' is not a whole number"},
+      {{"check", "q1", "--workspace", "0x10"}, "'0x10' is not a whole number"},
+      {{"golden", "bad.jsonl", "--show", "-1"}, "--show"},
+      {{"golden", "/dev/zero"}, "/dev/zero:1:1: a line of more than"},
+      {{"reduce", "q1", "--seconds", "nan"}, "'nan' is no time in seconds"},
+      {{"show", "good.batch", "--svg", "good.batch"}, "is one of the inputs"},
+      {{"trace", "good.batch"}, "good.batch:1:"},
       {{}, "A subcommand is required"},
   };
   for (const Bad& bad : all) {
@@ -148,6 +157,26 @@ TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
     EXPECT_EQ(result.out, "") << what;
     EXPECT_EQ(files(), before) << what;
   }
+}
+
+TEST_F(Program, output_that_does_not_arrive_is_an_error) {
+  for (const char* command : {"check q5s9", "show q5s9", "show q5s9 --json", "--help"}) {
+    const std::string line =
+        quoted(ATTNFUZZ_PROGRAM) + " " + command + " >/dev/full 2>" + quoted((folder / "err").string());
+    const int status = std::system(line.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << command;
+    EXPECT_EQ(read(folder / "err"), "attnfuzz: stdout: cannot be written\n") << command;
+  }
+}
+
+// Every request of its own: the cases to try are many, and none of them may be made before it is wanted.
+TEST_F(Program, reduce_keeps_to_its_time_on_a_large_batch) {
+  std::string text = "attnfuzz 1\nworkspace_tokens 2147483647\nbatch q2s3";
+  for (int i = 0; i < 12000; ++i) text += "_q" + std::to_string(2 + i % 50) + "s" + std::to_string(60 + i % 499);
+  write("a.batch", text + "\n");
+  const Outcome result = run({"reduce", "a.batch", "--seconds", "0"}, "", ATTNFUZZ_PLANTED_PROGRAM);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(contains(result.out, "0 of 0 smaller cases kept, stopped by --seconds")) << result.out.substr(0, 2000);
 }
 
 TEST_F(Program, help_has_examples) {

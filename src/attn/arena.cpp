@@ -56,8 +56,12 @@ bool Arena::reset(std::int64_t bytes) noexcept {
   const auto needed = static_cast<std::size_t>(bytes);
   if (needed > size_) {
     // Half as much again, so that slowly growing batches do not allocate at every step.
-    const std::size_t size = aligned(std::max(needed, size_ + size_ / 2));
+    std::size_t size = aligned(std::max(needed, size_ + size_ / 2));
     std::unique_ptr<std::byte, Free> block{static_cast<std::byte*>(std::aligned_alloc(alignment, size))};
+    if (!block) {
+      size = aligned(needed);
+      block.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, size)));
+    }
     if (!block) return false;
     unpoison(block_.get(), size_);
     block_ = std::move(block);

@@ -90,12 +90,12 @@ std::optional<Error> check_offsets(const Batch& batch) noexcept {
   if (decreasing) return first_decrease(offsets);
   if (batch.num_actual_tokens != last) return Error{Error::token_count_mismatch, -1, batch.num_actual_tokens, last};
   // Before the longest request is looked for: there may be none.
-  if (batch.max_query_len < 0) return Error{Error::max_query_len_too_small, -1, batch.max_query_len, 0};
+  if (batch.max_query_len < 0) return Error{Error::negative_max_query_len, -1, batch.max_query_len, 0};
   const auto longest_query = static_cast<std::int32_t>(longest);
   if (batch.max_query_len < longest_query)
     return Error{Error::max_query_len_too_small, first_with_query_len(batch, longest_query), batch.max_query_len,
                  longest_query};
-  if (batch.max_seq_len < 0) return Error{Error::max_seq_len_too_small, -1, batch.max_seq_len, 0};
+  if (batch.max_seq_len < 0) return Error{Error::negative_max_seq_len, -1, batch.max_seq_len, 0};
   return std::nullopt;
 }
 

@@ -57,7 +57,7 @@ struct ChunkPlan {
 /// Plans passes over the contexts of requests [first_extend, first_extend + num_extends) of a checked batch.
 ///
 /// No context at all: num_chunks is 0, whatever the workspace. Otherwise workspace_too_small when `equal_share`
-/// leaves an extend no token, or `packed` has no workspace.
+/// leaves an extend no token, or `packed` has no workspace; capacity_exceeded above 2^31 - 1 passes.
 /// Source: the context part of vLLM's AiterFlashAttentionMetadataBuilder.build; `packed` after vLLM PR #50613.
 [[nodiscard]] tl::expected<ChunkPlan, Error> plan_chunks(const Batch& batch, std::int32_t first_extend,
                                                          std::int32_t num_extends) noexcept;

@@ -17,12 +17,14 @@ struct Error {
     offsets_start,             ///< value: query_start_loc[0], which is not 0
     offsets_decreasing,        ///< index: entry, value: it, limit: the entry before it
     token_count_mismatch,      ///< value: num_actual_tokens, limit: the last offset
+    negative_max_query_len,    ///< value: max_query_len
     max_query_len_too_small,   ///< index: a longest request, value: max_query_len, limit: its query_len
     seq_lens_count,            ///< value: entries of seq_lens, limit: num_reqs
     upper_bound_count,         ///< value: entries of seq_lens_upper_bound, limit: num_reqs
     negative_seq_len,          ///< index: request, value: its seq_len
     negative_upper_bound,      ///< index: request, value: its bound
     seq_len_above_bound,       ///< index: request, value: its seq_len, limit: its bound
+    negative_max_seq_len,      ///< value: max_seq_len
     max_seq_len_too_small,     ///< index: a longest request, value: max_seq_len, limit: its length
     missing_seq_lens,          ///< index: the first extend or prefill, which needs a length
     unordered,                 ///< index: request with context, value: the context, limit: the first prefill

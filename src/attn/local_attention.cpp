@@ -4,6 +4,7 @@
 #include "attn/metadata.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 namespace attn {
@@ -16,9 +17,12 @@ std::optional<Error> check_shapes(const LocalAttentionInput& input) noexcept {
   const auto num_reqs = static_cast<std::int64_t>(input.seq_lens.size());
   const auto num_offsets = static_cast<std::int64_t>(input.query_start_loc.size());
   if (num_offsets != num_reqs + 1) return Error{Error::offsets_count, -1, num_offsets, num_reqs + 1};
-  const std::int64_t table_entries = num_reqs * std::max<std::int64_t>(input.block_table.num_cols, 0);
-  if (static_cast<std::int64_t>(input.block_table.data.size()) != table_entries)
-    return Error{Error::count_mismatch, -1, static_cast<std::int64_t>(input.block_table.data.size()), table_entries};
+  const auto entries = static_cast<std::int64_t>(input.block_table.data.size());
+  std::int64_t expected = 0;
+  // Saturated: a wrong number of columns may leave 64 bits.
+  if (__builtin_mul_overflow(num_reqs, std::max<std::int64_t>(input.block_table.num_cols, 0), &expected))
+    expected = std::numeric_limits<std::int64_t>::max();
+  if (entries != expected) return Error{Error::count_mismatch, -1, entries, expected};
   if (input.query_start_loc[0] != 0) return Error{Error::offsets_start, 0, input.query_start_loc[0], 0};
   return std::nullopt;
 }

@@ -1,5 +1,7 @@
 #include "attn/reorder.hpp"
 
+#include "attn/checked.hpp"
+
 #include <array>
 #include <optional>
 
@@ -59,6 +61,8 @@ tl::expected<bool, Error> reorder_batch(std::span<const std::int32_t> num_schedu
                                         std::span<const std::int32_t> num_computed_tokens,
                                         std::int32_t decode_threshold, std::span<std::int32_t> order) noexcept {
   const std::size_t num_reqs = num_scheduled_tokens.size();
+  if (num_reqs > static_cast<std::size_t>(int32_limit))
+    return tl::unexpected(Error{Error::capacity_exceeded, -1, static_cast<std::int64_t>(num_reqs), int32_limit});
   const auto mismatch = [&](std::size_t count) {
     return tl::unexpected(
         Error{Error::count_mismatch, -1, static_cast<std::int64_t>(count), static_cast<std::int64_t>(num_reqs)});

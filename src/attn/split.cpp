@@ -3,6 +3,7 @@
 #include "attn/checked.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace attn {
 namespace {
@@ -55,9 +56,9 @@ bool is_padded_uniform(const Batch& batch) noexcept {
   return true;
 }
 
-/// Tokens of a padded uniform batch with its padding at full length; -1 for any other batch.
-std::int64_t captured_tokens(const Batch& batch) noexcept {
-  if (batch.num_reqs == 0 || !is_padded_uniform(batch)) return -1;
+/// Tokens of a padded uniform batch with its padding at full length; nothing for any other batch.
+std::optional<std::int64_t> captured_tokens(const Batch& batch) noexcept {
+  if (batch.num_reqs == 0 || !is_padded_uniform(batch)) return std::nullopt;
   return std::int64_t{batch.num_reqs} * batch.query_len(0);
 }
 
@@ -129,6 +130,7 @@ tl::expected<std::int32_t, Error> split_prefill_chunks(std::span<const std::int3
   if (workspace_tokens < 0) return tl::unexpected(Error{Error::invalid_workspace, -1, workspace_tokens, 0});
   if (chunks.size() < seq_lens.size())
     return tl::unexpected(Error{Error::capacity_exceeded, -1, count, static_cast<std::int64_t>(chunks.size())});
+  if (count > int32_limit) return tl::unexpected(Error{Error::capacity_exceeded, -1, count, int32_limit});
   if (count + request_offset > int32_limit)
     return tl::unexpected(Error{Error::sum_overflow, count, count + request_offset, int32_limit});
   for (std::size_t i = 0; i < seq_lens.size(); ++i) {

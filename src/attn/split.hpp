@@ -48,11 +48,10 @@ struct DecodePrefillSplit {
   friend bool operator==(const DecodePrefillSplit&, const DecodePrefillSplit&) = default;
 };
 
-/// Splits a batch in two; no length is read.
+/// Splits a batch in two; no length is read. With `require_uniform` only rows as long as the first are decodes.
 ///
-/// `require_uniform`: only rows as long as the first are decodes. A batch of such rows and rows of length 0 is a
-/// padded uniform batch, wholly decode; its num_actual_tokens may count the padding at full length
-/// (num_reqs * query_len), as captured graphs do.
+/// A decode-only batch whose rows are as long as the first or empty is a padded uniform batch. Its num_actual_tokens
+/// may count the padding at full length (num_reqs * query_len), as captured graphs do.
 ///
 /// Errors: those of `check_offsets`. Source: vLLM's split_decodes_and_prefills.
 [[nodiscard]] tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batch,

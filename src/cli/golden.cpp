@@ -1,6 +1,7 @@
 #include "properties/golden.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/input.hpp"
 #include "cli/numbers.hpp"
 #include "cli/progress.hpp"
 
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -48,17 +50,21 @@ struct Reading {
   }
 };
 
+/// Longest line of a file. Recorded ones have 27 KiB; what has no line ends at all was meant for something else.
+constexpr std::streamsize max_line_bytes = 1 << 20;
+
 int compare(const std::string& path, std::size_t most_shown) {
   std::ifstream file{path, std::ios::binary};
   if (!file) throw InputError(path + ": cannot be read");
   std::map<std::string, Count> counts;
   std::vector<std::string> differences;
-  std::string line;
+  std::vector<char> buffer(static_cast<std::size_t>(max_line_bytes));
   std::int64_t number = 0;
   Reading reading{path};
   Progress progress{"golden", "records"};
-  while (std::getline(file, line)) {
+  while (file.getline(buffer.data(), max_line_bytes)) {
     ++number;
+    const std::string_view line{buffer.data()};
     reading.read_bytes += std::ssize(line) + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto outcome = properties::compare_golden(line);
@@ -71,6 +77,8 @@ int compare(const std::string& path, std::size_t most_shown) {
     progress.update([&] { return reading.progress_state(); });
   }
   progress.clear();
+  if (file.gcount() == max_line_bytes - 1)
+    throw InputError(fmt::format("{}:{}:1: a line of more than {} bytes", path, number + 1, max_line_bytes));
   if (file.bad() || counts.empty()) throw InputError(path + ": holds no record");
 
   Count total;
@@ -92,7 +100,9 @@ void add_golden(CLI::App& app, int& exit_code) {
   auto path = std::make_shared<std::string>();
   auto most_shown = std::make_shared<std::size_t>(10);
   command->add_option("file", *path, "JSON lines; corpus/golden/README.md has the format")->required();
-  command->add_option("--show", *most_shown, "Differences to print at most")->capture_default_str();
+  command->add_option("--show", *most_shown, "Differences to print at most")
+      ->check(whole_number(0))
+      ->capture_default_str();
   command->footer(
       "Example:\n"
       "  attnfuzz golden corpus/golden/upstream.jsonl\n\n"

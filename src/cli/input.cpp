@@ -1,25 +1,19 @@
 #include "cli/input.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/files.hpp"
 
 #include <fmt/format.h>
 
-#include <array>
-#include <cstdio>
+#include <charconv>
 #include <filesystem>
-#include <memory>
+#include <limits>
 #include <system_error>
 
 namespace cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Close {
-  void operator()(std::FILE* file) const {
-    if (file != stdin) std::fclose(file);
-  }
-};
 
 batchtext::Case parse_file(const std::string& path) {
   auto parsed = batchtext::parse(read_text(path));
@@ -32,12 +26,32 @@ bool looks_like_batch(const std::string& input) {
   return input.find_first_not_of("0123456789qskv_") == std::string::npos && input.find('q') != std::string::npos;
 }
 
+/// Malformed settings can be asked for: they show what the contract says.
+constexpr std::int64_t int32_min = std::numeric_limits<std::int32_t>::min();
+
 }  // namespace
 
+CLI::Validator whole_number(std::int64_t least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        // CLI11 would read 010 as 8 and cut what is too long.
+        const bool has_leading_zero = text.find_first_not_of("-") < text.find_first_of("123456789") && text != "0";
+        const bool is_fine =
+            error == std::errc{} && end == text.data() + text.size() && value >= least && !has_leading_zero;
+        return is_fine ? std::string{} : fmt::format("'{}' is not a whole number of at least {}", text, least);
+      },
+      "");
+}
+
 void ConfigOptions::add_to(CLI::App& command) {
-  command.add_option("--threshold", decode_threshold, "decode_threshold: longest query still called a decode");
-  command.add_option("--workspace", workspace_tokens, "workspace_tokens: context tokens a pass can gather");
-  command.add_option("--window", window_left, "window_left: sliding window, tokens to the left of a query");
+  command.add_option("--threshold", decode_threshold, "decode_threshold: longest query still called a decode")
+      ->check(whole_number(int32_min));
+  command.add_option("--workspace", workspace_tokens, "workspace_tokens: context tokens a pass can gather")
+      ->check(whole_number(int32_min));
+  command.add_option("--window", window_left, "window_left: sliding window, tokens to the left of a query")
+      ->check(whole_number(int32_min));
   command.add_option("--policy", chunk_policy, "chunk_policy: equal_share or packed")
       ->check(CLI::IsMember({"equal_share", "packed"}));
 }
@@ -52,21 +66,7 @@ void ConfigOptions::apply(batchtext::Case& parsed) const {
   }
 }
 
-std::string read_text(const std::string& path) {
-  std::error_code error;
-  if (path != "-" && fs::is_directory(path, error)) throw InputError(path + ": is a folder, expected a file");
-  const std::unique_ptr<std::FILE, Close> file{path == "-" ? stdin : std::fopen(path.c_str(), "rb")};
-  if (!file) throw InputError(fmt::format("{}: {}", path, std::system_category().message(errno)));
-  std::string text;
-  std::array<char, 65536> block;
-  while (const std::size_t count = std::fread(block.data(), 1, block.size(), file.get())) {
-    text.append(block.data(), count);
-    // A byte more than the parser takes is enough for it to say so.
-    if (static_cast<std::int64_t>(text.size()) > batchtext::max_text_bytes + 1) break;
-  }
-  if (std::ferror(file.get()) != 0) throw InputError(path + ": cannot be read");
-  return text;
-}
+std::string read_text(const std::string& path) { return read_file(path, batchtext::max_text_bytes + 1); }
 
 std::vector<NamedCase> load_cases(const std::vector<std::string>& inputs) {
   std::vector<NamedCase> cases;

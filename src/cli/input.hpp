@@ -29,6 +29,9 @@ struct ConfigOptions {
   void apply(batchtext::Case& parsed) const;
 };
 
+/// For options: an int64 in decimal, as the text form has it, of at least `least`. The option's type limits it above.
+[[nodiscard]] CLI::Validator whole_number(std::int64_t least);
+
 /// Reads a whole file, or stdin for `-`, up to the text form's limit. Throws InputError.
 [[nodiscard]] std::string read_text(const std::string& path);
 

@@ -1,4 +1,5 @@
 #include "cli/commands.hpp"
+#include "cli/picture.hpp"
 
 #include <fmt/format.h>
 
@@ -22,10 +23,16 @@ constexpr const char* examples =
     "Exit codes: 0 no finding, 1 a finding or a difference, 2 input that makes no sense (nothing is written then).";
 
 /// One line, whatever the text: an error is for people and for scripts that read line by line.
-int fail(const char* what) {
+int fail(const std::string& what) {
   std::fflush(stdout);
-  fmt::print(stderr, "attnfuzz: {}\n", what);
+  fmt::print(stderr, "attnfuzz: {}\n", cli::printable(what));
   return cli::bad_input;
+}
+
+/// What was printed and did not arrive is an error, not an answer.
+int end(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  return fail("stdout: cannot be written");
 }
 
 bool is_command(CLI::App& app, const std::string& name) {
@@ -48,15 +55,15 @@ int main(int argc, char** argv) {
   cli::add_trace(app, exit_code);
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
-    return fail(fmt::format("unknown command '{}' (--help shows all)", argv[1]).c_str());
+    return fail(fmt::format("unknown command '{}' (--help shows all)", argv[1]));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    return end(app.exit(help));
   } catch (const CLI::ParseError& error) {
-    return fail((std::string{error.what()} + " (--help shows the options)").c_str());
+    return fail(std::string{error.what()} + " (--help shows the options)");
   } catch (const std::exception& error) {
     return fail(error.what());
   }
-  return exit_code;
+  return end(exit_code);
 }

@@ -1,6 +1,7 @@
 #include "properties/reduce.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/files.hpp"
 #include "cli/guarded_check.hpp"
 #include "cli/input.hpp"
 #include "cli/progress.hpp"
@@ -8,9 +9,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -43,17 +44,8 @@ std::uint32_t hash_of(std::string_view text) {
   return hash;
 }
 
-/// Writes a case aside and renames it, so that a file that is there is whole.
 void write_case(const fs::path& file, std::string_view comment, const batchtext::Case& parsed) {
-  const fs::path aside{file.string() + ".part"};
-  std::ofstream out{aside, std::ios::binary};
-  out << "# " << comment << "\n" << batchtext::print(parsed);
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(aside, file, error);
-  if (out && !error) return;
-  fs::remove(aside, error);
-  throw InputError(fmt::format("{}: cannot be written", file.string()));
+  replace_file(file.string(), fmt::format("# {}\n{}", comment, batchtext::print(parsed)));
 }
 
 int reduce(const ReduceOptions& options) {
@@ -98,7 +90,13 @@ void add_reduce(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--seconds", options->seconds, "Longest time to look for smaller cases")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            double value = -1;
+            const bool is_fine = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
+            return is_fine ? std::string{} : fmt::format("'{}' is no time in seconds", text);
+          },
+          ""));
   command
       ->add_option("--keep-in", options->keep_in,
                    "Folder for the unshrunk and the reduced case; the current one unless given")

@@ -1,6 +1,7 @@
 #include "attn/metadata.hpp"
 #include "cli/commands.hpp"
 #include "cli/drawing.hpp"
+#include "cli/files.hpp"
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/picture.hpp"
@@ -8,16 +9,12 @@
 
 #include <fmt/format.h>
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -105,52 +102,16 @@ void add_case(Answer& answer, const NamedCase& named, const Options& options, co
   if (options.json) answer.cases.push_back({{"name", named.name}, {"steps", std::move(steps)}});
 }
 
-[[noreturn]] void fail_to_write(const std::string& path, int error) {
-  throw InputError(fmt::format("{}: cannot write: {}", printable(path), std::strerror(error)));
-}
-
-/// Writes all of `text` to a new file. 0, or the errno of what failed.
-int write_new(const std::string& path, std::string_view text) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) return errno;
-  while (!text.empty()) {
-    const ssize_t written = write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      const int error = errno;
-      close(file);
-      unlink(path.c_str());
-      return error;
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  if (close(file) == 0) return 0;
-  const int error = errno;
-  unlink(path.c_str());
-  return error;
-}
-
-/// Puts `text` in place of the file at `path` in one go: whoever looks sees the old file or all of the new one.
-void replace_file(const std::string& path, std::string_view text) {
-  std::error_code ignored;
-  // A link to a file stays one: what it points at is replaced.
-  const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, ignored);
-  const std::string target = resolved.empty() ? path : resolved.string();
-  struct stat status {};
-  // Renaming over a device would take it away.
-  if (stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw InputError(fmt::format("{}: cannot write: not a regular file", printable(path)));
-  const std::string aside = fmt::format("{}.{}.new", target, getpid());
-  if (const int error = write_new(aside, text); error != 0) fail_to_write(path, error);
-  if (std::rename(aside.c_str(), target.c_str()) == 0) return;
-  const int error = errno;
-  unlink(aside.c_str());
-  fail_to_write(path, error);
+/// A drawing in place of the batch it shows would be a loss.
+void refuse_input(const std::string& svg, const std::vector<std::string>& inputs) {
+  std::error_code error;
+  for (const std::string& input : inputs)
+    if (std::filesystem::equivalent(svg, input, error))
+      throw InputError(fmt::format("{}: is one of the inputs, --svg would replace it", svg));
 }
 
 int show(const Options& options) {
-  if (options.step && *options.step < 1)
-    throw InputError(fmt::format("--step {}: steps are counted from 1", *options.step));
+  if (options.svg) refuse_input(*options.svg, options.inputs);
   std::vector<NamedCase> cases = load_cases(options.inputs);
   const Canvas canvas = canvas_of_stdout();
   Answer answer;
@@ -165,16 +126,15 @@ int show(const Options& options) {
     // File names may hold bytes that are no UTF-8.
     answer.text = document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   }
-  const std::size_t written = std::fwrite(answer.text.data(), 1, answer.text.size(), stdout);
-  // What is still buffered at the exit would be lost without a word.
-  if (written < answer.text.size() || std::fflush(stdout) != 0) fail_to_write("stdout", errno);
+  // What does not reach stdout is noticed at the end of the program.
+  std::fwrite(answer.text.data(), 1, answer.text.size(), stdout);
   return fine;
 }
 
 constexpr const char* examples = R"(Examples:
   attnfuzz show 8q1s1k_3q512s4k_q100s9000_2q2k --workspace 4096
   attnfuzz show 8q1s1k_3q512s4k_q100s9000_2q2k --workspace 4096 --policy packed --svg packed.svg
-  attnfuzz show corpus/seeds/whisper_warmup.batch --step 1
+  attnfuzz show corpus/seeds/shape-zero-chunks.batch --step 1
   attnfuzz show crash.batch --json | jq '.cases[0].steps[0].context.seq_tot'
 A batch that the contract refuses is shown with the error it gets; that is an answer, and the exit code is 0.)";
 
@@ -191,7 +151,9 @@ void add_show(CLI::App& app, int& exit_code) {
   options->config.add_to(*command);
   command->add_option("--svg", options->svg, "Draw everything into this SVG file, too")->type_name("FILE");
   command->add_flag("--json", options->json, "Print the metadata as one JSON document instead");
-  command->add_option("--step", options->step, "Show this step of each case alone, counted from 1")->type_name("N");
+  command->add_option("--step", options->step, "Show this step of each case alone, counted from 1")
+      ->type_name("N")
+      ->check(whole_number(1));
   command->footer(examples);
   command->callback([options, &exit_code] { exit_code = show(*options); });
 }

@@ -1,6 +1,8 @@
 #include "attn/batch.hpp"
 #include "batchtext/batchtext.hpp"
 #include "cli/commands.hpp"
+#include "cli/files.hpp"
+#include "cli/input.hpp"
 #include "cli/trace_run.hpp"
 #include "cli/trace_summary.hpp"
 #include "trace/request_trace.hpp"
@@ -20,18 +22,18 @@
 namespace cli {
 namespace {
 
-std::string read_file(const std::string& path) {
-  std::error_code error;
-  // Opening a directory succeeds; reading it throws.
-  if (std::filesystem::is_directory(path, error)) throw InputError(path + ": is a directory");
-  std::ifstream in(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in.is_open() || in.bad()) throw InputError(path + ": cannot be read");
+/// Ten times a day of a large service; a longer file was meant for something else.
+constexpr std::int64_t max_trace_bytes = std::int64_t{1} << 30;
+
+std::string read_trace(const std::string& path) {
+  std::string text = read_file(path, max_trace_bytes);
+  if (std::ssize(text) > max_trace_bytes)
+    throw InputError(fmt::format("{}: longer than {} bytes", path, max_trace_bytes));
   return text;
 }
 
 int run_trace(TraceCommand& command) {
-  const auto requests = trace::parse_request_trace(read_file(command.file));
+  const auto requests = trace::parse_request_trace(read_trace(command.file));
   if (!requests) throw InputError(batchtext::message(requests.error(), command.file));
   trace::SchedulerOptions& options = command.scheduler;
   // As vLLM does: only a number of requests that was asked for can be too large for the token budget.
@@ -51,12 +53,13 @@ int run_trace(TraceCommand& command) {
 void add_scheduler_options(CLI::App& app, TraceCommand& command) {
   trace::SchedulerOptions& o = command.scheduler;
   const std::string group = "Scheduler (names and defaults of vLLM's server on a GPU of 70 GiB or more)";
-  const auto add = [&](const char* name, auto& value, const char* text) {
-    app.add_option(name, value, text)->group(group)->capture_default_str();
+  const auto add = [&](const char* name, std::int32_t& value, const char* text) {
+    app.add_option(name, value, text)->check(whole_number(0))->group(group)->capture_default_str();
   };
   add("--max-num-batched-tokens", o.max_num_batched_tokens, "Query tokens of a step");
   app.add_option("--max-num-seqs", command.max_num_seqs,
                  "Requests of a step [1024, or the token budget if that is less]")
+      ->check(whole_number(0))
       ->group(group);
   add("--max-model-len", o.max_model_len, "Longest request, prompt and output; the KV cache limits it too");
   app.add_flag("--enable-chunked-prefill,!--no-enable-chunked-prefill", o.enable_chunked_prefill,
@@ -75,22 +78,25 @@ void add_scheduler_options(CLI::App& app, TraceCommand& command) {
 void add_model_options(CLI::App& app, TraceCommand& command) {
   trace::SchedulerOptions& o = command.scheduler;
   const auto add = [&](const char* name, auto& value, const char* text) {
-    app.add_option(name, value, text)->group("What a trace does not say")->capture_default_str();
+    return app.add_option(name, value, text)->group("What a trace does not say")->capture_default_str();
   };
-  add("--seed", o.seed, "Of all that is drawn: accepted drafts, prefix hits");
+  const CLI::Validator not_negative = whole_number(0);
+  add("--seed", o.seed, "Of all that is drawn: accepted drafts, prefix hits")->check(not_negative);
   add("--draft-acceptance-rate", o.draft_acceptance_rate, "Chance of a draft token, 0 to 1");
   add("--prefix-hit-rate", o.prefix_hit_rate, "Share of requests with a cached prefix, 0 to 1");
   add("--prefix-hit-fraction", o.prefix_hit_fraction, "Longest cached prefix, as a share of the prompt, 0 to 1");
-  add("--step-base-us", o.step_base_us, "Time of a step in us, whatever it computes");
-  add("--step-token-ns", o.step_token_ns, "Time of each query token in ns");
+  add("--step-base-us", o.step_base_us, "Time of a step in us, whatever it computes")->check(not_negative);
+  add("--step-token-ns", o.step_token_ns, "Time of each query token in ns")->check(not_negative);
 }
 
 void add_attention_options(CLI::App& app, TraceCommand& command) {
   const std::string group = "Attention";
   app.add_option("--workspace", command.scheduler.workspace_tokens, "Context tokens that a pass gathers")
+      ->check(whole_number(0))
       ->group(group)
       ->capture_default_str();
   app.add_option("--window", command.scheduler.window_left, "Sliding window: keys to the left of a token")
+      ->check(whole_number(0))
       ->group(group);
   app.add_option("--policy", command.chunk_policy, "Chunk policy whose builds are timed")
       ->check(CLI::IsMember({"equal_share", "packed"}))
@@ -98,24 +104,13 @@ void add_attention_options(CLI::App& app, TraceCommand& command) {
       ->capture_default_str();
 }
 
-/// CLI11's own says its limits as doubles.
-CLI::Validator at_least(std::int64_t least) {
-  return CLI::Validator(
-      [least](const std::string& text) {
-        std::int64_t value = 0;
-        const bool is_fine = CLI::detail::lexical_cast(text, value) && value >= least;
-        return is_fine ? std::string() : fmt::format("{} is not a whole number of at least {}", text, least);
-      },
-      "");
-}
-
 void add_run_options(CLI::App& app, TraceCommand& command) {
   const auto add = [&](const char* group, const char* name, std::int64_t& value, const CLI::Validator& range,
                        const char* text) {
     return app.add_option(name, value, text)->check(range)->group(group)->capture_default_str();
   };
-  const CLI::Validator positive = at_least(1);
-  const CLI::Validator not_negative = at_least(0);
+  const CLI::Validator positive = whole_number(1);
+  const CLI::Validator not_negative = whole_number(0);
   add("Run", "--max-steps", command.max_steps, not_negative, "Stop after so many steps, 0: at the end of the trace");
   add("Run", "--check-every", command.check_every, not_negative,
       "Hold the invariants against every Nth step, 0: never");

@@ -1,6 +1,7 @@
 #include "cli/trace_run.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/files.hpp"
 #include "cli/numbers.hpp"
 
 #include <fmt/format.h>
@@ -17,21 +18,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// Written aside and renamed: nobody finds half a file under the name.
-void write_file(const fs::path& path, std::string_view text) {
-  fs::path aside = path;
-  aside += ".part";
-  std::ofstream out(aside, std::ios::binary | std::ios::trunc);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(aside, path, error);
-  if (out && !error) return;
-  std::error_code ignored;
-  fs::remove(aside, ignored);
-  throw InputError(path.string() + ": cannot be written");
-}
 
 std::string text_of(const batchtext::Case& parsed, std::string_view comment) {
   return fmt::format("# {}\n{}", comment, batchtext::print(parsed));
@@ -50,7 +36,7 @@ void require_writable(const std::string& dir) {
   fs::create_directories(dir, error);
   if (error) throw InputError(dir + ": cannot be made: " + error.message());
   const fs::path probe = fs::path(dir) / ".attnfuzz-probe";
-  write_file(probe, "");
+  replace_file(probe.string(), "");
   fs::remove(probe, error);
 }
 
@@ -65,7 +51,7 @@ bool BatchFiles::is_due(const batchtext::Step& step, std::int64_t index) const {
 void BatchFiles::emit(const batchtext::Case& parsed, std::int64_t index) {
   const fs::path stem = fs::path(command_.file).stem();
   const fs::path path = fs::path(command_.emit_dir) / fmt::format("{}-{}.batch", stem.string(), index);
-  write_file(path, text_of(parsed, fmt::format("{}, step {}", trace_name_, index)));
+  replace_file(path.string(), text_of(parsed, fmt::format("{}, step {}", trace_name_, index)));
   ++num_emitted_;
   next_step_ = index - index % command_.emit_every + command_.emit_every;
 }
@@ -75,7 +61,8 @@ fs::path BatchFiles::finding_path(std::int64_t index) const {
 }
 
 void BatchFiles::write_finding(const batchtext::Case& parsed, std::int64_t index, std::string_view id) const {
-  write_file(finding_path(index), text_of(parsed, fmt::format("{}, step {}: breaks {}", trace_name_, index, id)));
+  replace_file(finding_path(index).string(),
+               text_of(parsed, fmt::format("{}, step {}: breaks {}", trace_name_, index, id)));
 }
 
 bool BatchFiles::is_small(const batchtext::Step& step) const {

@@ -299,7 +299,8 @@ Parsed<RequestTrace> parse_request_trace(std::string_view text) {
   std::vector<Field> fields;
   if (lines.only_empty_lines_left())
     return error_at(Field{{}, 1, 1}, "the file is empty; its first line names columns");
-  if (auto split = split_fields(*lines.next(), lines.number(), fields); !split) return tl::unexpected(split.error());
+  const std::string_view header = *lines.next();
+  if (auto split = split_fields(header, lines.number(), fields); !split) return tl::unexpected(split.error());
   const auto columns = find_columns(fields);
   if (!columns) return tl::unexpected(columns.error());
 
