@@ -31,8 +31,10 @@ tl::unexpected<ParseError> error_at(const Field& field, std::string what) {
 std::string quoted(std::string_view text) {
   // Longer ones are somebody's whole file without line ends; the column says where it is.
   constexpr std::size_t longest_shown = 40;
-  if (text.size() <= longest_shown) return "'" + std::string(text) + "'";
-  return "'" + std::string(text.substr(0, longest_shown)) + "...'";
+  std::string shown = "'";
+  shown += text.substr(0, longest_shown);
+  shown += text.size() > longest_shown ? "...'" : "'";
+  return shown;
 }
 
 std::string_view trim(std::string_view text) {
