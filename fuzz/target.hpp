@@ -49,8 +49,8 @@ void run_input(std::string_view text);
   void run_input(std::string_view text) {                             \
     auto parsed = batchtext::parse(text);                             \
     if (!parsed) return;                                              \
-    if (parsed->steps.size() > Mutations{target_mutations}.max_steps) \
-      parsed->steps.resize(Mutations{target_mutations}.max_steps);    \
+    if (parsed->steps.size() > target_mutations.max_steps) \
+      parsed->steps.resize(target_mutations.max_steps);    \
     run_case(*parsed);                                                \
   }                                                                   \
   }                                                                   \

@@ -18,7 +18,7 @@ struct Finding {
   std::string difference;  ///< what was found and what was expected
 };
 
-/// Array entries that one build of a case may take. A batch of 16M context tokens fits; checking costs about fifty
+/// Array entries that one build of a case may take. A batch of 16M context tokens fits; checking costs about a dozen
 /// bytes an entry, so that no file takes more memory than a small machine has.
 inline constexpr std::int64_t default_max_entries = std::int64_t{1} << 26;
 

@@ -264,6 +264,8 @@ constexpr std::array comparisons{Comparison{"build", compare_build},
 }  // namespace
 
 tl::expected<GoldenOutcome, std::string> compare_golden(std::string_view line) {
+  // nlohmann-json takes a byte of 0 for the end of the text.
+  if (line.find('\0') != std::string_view::npos) return tl::unexpected(std::string{"a byte of 0"});
   // nlohmann-json reports through exceptions what does not have the shape asked for.
   try {
     const json record = json::parse(line);

@@ -114,6 +114,8 @@ TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
         "{\"fn\":\"reorder\",\"num_scheduled_tokens\":[1],\"num_computed_tokens\":[1],\"decode_threshold\":1,"
         "\"modified\":false,\"order\":[0]}\n{\"fn\":\n");
   write("empty", "");
+  write("zero.jsonl", R"({"fn":"dcp_local_seq_lens","seq_lens":[3],"dcp_size":1,"interleave":1,"out":[[3]]})" +
+                          std::string(1, '\0') + "more\n");
   write("good.batch", "attnfuzz 1\nbatch q1s2\n");
   const auto before = files();
   const std::vector<Bad> all{
@@ -142,6 +144,7 @@ TEST_F(Program, bad_input_is_one_line_and_exit_code_2_and_nothing_written) {
       {{"check", "q1", "--threshold", "010"}, "'010' is not a whole number"},
       {{"check", "q1", "--workspace", "0x10"}, "'0x10' is not a whole number"},
       {{"golden", "bad.jsonl", "--show", "-1"}, "--show"},
+      {{"golden", "zero.jsonl"}, "zero.jsonl:1:1: "},
       {{"golden", "/dev/zero"}, "/dev/zero:1:1: a line of more than"},
       {{"reduce", "q1", "--seconds", "nan"}, "'nan' is no time in seconds"},
       {{"show", "good.batch", "--svg", "good.batch"}, "is one of the inputs"},

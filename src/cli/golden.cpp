@@ -64,7 +64,8 @@ int compare(const std::string& path, std::size_t most_shown) {
   Progress progress{"golden", "records"};
   while (file.getline(buffer.data(), max_line_bytes)) {
     ++number;
-    const std::string_view line{buffer.data()};
+    // To its end, and not to a byte of 0 on the way.
+    const std::string_view line{buffer.data(), static_cast<std::size_t>(file.gcount() - (file.eof() ? 0 : 1))};
     reading.read_bytes += std::ssize(line) + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto outcome = properties::compare_golden(line);
