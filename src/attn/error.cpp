@@ -7,7 +7,7 @@ namespace {
 
 struct Wording {
   std::string_view name;
-  /// `%i`, `%v` and `%l` stand for index, value and limit.
+  /// `%i`, `%v` and `%l` stand for index, value and limit, `%s` for the subject and `%h` for HIP's error.
   std::string_view text;
 };
 
@@ -33,7 +33,7 @@ constexpr std::array<Wording, Error::num_kinds> wordings{{
     {"invalid_window", "window_left is %v, below 0"},
     {"workspace_too_small", "workspace_tokens is %v, at least %l are needed"},
     {"sum_overflow", "a sum over requests reaches %v at request %i, above %l"},
-    {"capacity_exceeded", "%v entries are needed, %l is the limit"},
+    {"capacity_exceeded", "%v %s are needed, %l is the limit"},
     {"out_of_memory", "no memory for %v bytes"},
     {"count_mismatch", "%v entries are given, %l are expected"},
     {"negative_token_count", "request %i has a token count of %v"},
@@ -44,7 +44,25 @@ constexpr std::array<Wording, Error::num_kinds> wordings{{
     {"invalid_dcp_size", "dcp_size is %v, below 1"},
     {"invalid_rank", "rank is %v, outside 0 to dcp_size %l"},
     {"invalid_interleave", "interleave is %v, below 1"},
+    {"invalid_capacity", "%s is %v, below %l"},
+    {"graph_mismatch", "the batch needs %v %s, the captured graph has %l"},
+    {"device", "%s failed with %h (%v)"},
 }};
+
+std::string value_of(char placeholder, const Error& error) {
+  switch (placeholder) {
+    case 'i':
+      return std::to_string(error.index);
+    case 'v':
+      return std::to_string(error.value);
+    case 'l':
+      return std::to_string(error.limit);
+    case 's':
+      return std::string{error.subject.empty() ? std::string_view{"entries"} : error.subject};
+    default:
+      return std::string{error.hip_error};
+  }
+}
 
 }  // namespace
 
@@ -62,8 +80,7 @@ std::string message(const Error& error) {
       line += text[i];
       continue;
     }
-    ++i;
-    line += std::to_string(text[i] == 'i' ? error.index : text[i] == 'v' ? error.value : error.limit);
+    line += value_of(text[++i], error);
   }
   const bool names_index = text.find("%i") != std::string_view::npos;
   if (error.index >= 0 && !names_index) line += " (request " + std::to_string(error.index) + ")";

@@ -33,8 +33,8 @@ struct Error {
     invalid_window,            ///< value: window_left below 0
     workspace_too_small,  ///< value: workspace_tokens, limit: the least that works; index: request, if one is to blame
     sum_overflow,         ///< index: request at which a sum leaves int32, value: the sum, limit: 2^31 - 1
-    capacity_exceeded,    ///< value: entries or elements needed, limit: what there is
-    out_of_memory,        ///< value: bytes asked for
+    capacity_exceeded,  ///< value: entries or elements needed, limit: what there is; subject: of what, if of one thing
+    out_of_memory,      ///< value: bytes asked for
     // Rooms besides the builder.
     count_mismatch,           ///< value: entries given, limit: entries of the array it belongs to
     negative_token_count,     ///< index: request, value: its token count
@@ -45,13 +45,20 @@ struct Error {
     invalid_dcp_size,         ///< value: dcp_size below 1
     invalid_rank,             ///< value: rank, limit: dcp_size
     invalid_interleave,       ///< value: interleave size below 1
+    // The device path.
+    invalid_capacity,  ///< subject: a number of Capacity, value: it, limit: the least that works
+    graph_mismatch,  ///< subject: what a captured graph has otherwise, value: what the batch needs, limit: the graph's
+    device,          ///< subject: the HIP call that failed, hip_error: HIP's name for it, value: its number
   };
-  static constexpr int num_kinds = invalid_interleave + 1;
+  static constexpr int num_kinds = device + 1;
 
   Kind kind{};
   std::int64_t index = -1;  ///< request or array entry the error is about, -1 when it is about none
   std::int64_t value = 0;   ///< what was found
   std::int64_t limit = 0;   ///< what it was held against, where there is such a number
+  // Text that lives as long as the program.
+  std::string_view subject{};    ///< the call or the quantity the error is about, where the kind has several
+  std::string_view hip_error{};  ///< device only
 
   friend bool operator==(const Error&, const Error&) = default;
 };
