@@ -8,7 +8,8 @@
 namespace fuzz {
 
 const std::string_view target_name = "fuzz_batchtext";
-const Mutations target_mutations{.max_steps = max_steps, .malformed_percent = 20, .raw_percent = 60};
+const Mutations target_mutations{
+    .max_steps = max_steps, .malformed_percent = 20, .raw_percent = 60, .schedule_percent = 5, .fail_call_percent = 5};
 
 void run_input(std::string_view text) {
   const auto parsed = batchtext::parse(text);

@@ -144,6 +144,18 @@ void pad(Step& step, Random& random) {
     properties::insert_request(step, step.requests.size(), {0, clamp_length(random.below(100))});
 }
 
+/// Small seeds are the ones a person reads; beyond them one is as good as another.
+void change_schedule(Step& step, Random& random) {
+  constexpr std::int64_t small_seeds = 16;
+  step.schedule_seed = static_cast<std::int32_t>(random.below(random.chance(70) ? small_seeds : std::int64_t{1} << 31));
+}
+
+void change_fail_call(Step& step, Random& random) {
+  constexpr std::int64_t calls_of_a_build = 40;  // a call that a build never gets to is a build without a fault
+  step.fail_call.reset();
+  if (random.chance(80)) step.fail_call = static_cast<std::int32_t>(random.between(1, calls_of_a_build));
+}
+
 using Edit = void (*)(Step&, Random&);
 constexpr Edit edits[]{add_request,   add_request,   duplicate_request,    drop_request, swap_requests,
                        move_length,   move_length,   move_length,          move_length,  level_contexts,
@@ -239,6 +251,8 @@ std::string mutate(std::string_view text, std::size_t max_size, const Mutations&
   // Most batches stay in order: an unordered one gets no further than its error.
   if (!fits_text(step) || !random.chance(10)) properties::put_in_order(step);
   if (random.chance(mutations.malformed_percent)) break_something(step, random);
+  if (random.chance(mutations.schedule_percent)) change_schedule(step, random);
+  if (random.chance(mutations.fail_call_percent)) change_fail_call(step, random);
   return print_to_fit(*parsed, max_size);
 }
 

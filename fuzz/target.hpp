@@ -22,6 +22,8 @@ struct Mutations {
   std::size_t max_steps = 1;
   int malformed_percent = 0;  ///< how often raw overrides are broken on purpose
   int raw_percent = 0;        ///< how often bytes are changed instead
+  int schedule_percent = 2;   ///< how often a step gets another schedule_seed: only a device has a use for one
+  int fail_call_percent = 0;  ///< how often it gets another fail_call, or none
 };
 
 /// Aborts with the report of a finding, if there is one.

@@ -144,6 +144,15 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
   set([](Step& smaller) { smaller.config.chunk_policy = attn::ChunkPolicy::equal_share; });
   if (step.config.decode_threshold > 1) set([](Step& smaller) { smaller.config.decode_threshold /= 2; });
   if (step.config.window_left.value_or(0) > 0) set([](Step& smaller) { *smaller.config.window_left /= 2; });
+  if (step.schedule_seed > 0) {
+    set([](Step& smaller) { smaller.schedule_seed = 0; });
+    set([](Step& smaller) { smaller.schedule_seed /= 2; });
+  }
+  if (step.fail_call) {
+    set([](Step& smaller) { smaller.fail_call.reset(); });
+    set([](Step& smaller) { *smaller.fail_call -= *smaller.fail_call / 2; });
+    if (*step.fail_call > 1) set([](Step& smaller) { *smaller.fail_call -= 1; });
+  }
   const std::int32_t workspace = step.config.workspace_tokens;
   if (workspace > 0 && workspace != attn::Config{}.workspace_tokens) {
     set([&](Step& smaller) { smaller.config.workspace_tokens = workspace / 2; });

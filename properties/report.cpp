@@ -95,6 +95,8 @@ std::string table(const batchtext::Step& step) {
       config.decode_threshold, config.workspace_tokens,
       config.chunk_policy == attn::ChunkPolicy::packed ? "packed" : "equal_share", length_of(config.window_left),
       batch.num_actual_tokens, batch.max_query_len, batch.max_seq_len);
+  if (step.schedule_seed != 0 || step.fail_call)
+    text += fmt::format("  schedule_seed {}, fail_call {}\n", step.schedule_seed, length_of(step.fail_call));
   text += has_sound_rows(batch) ? rows_table(naive::rows_of(batch)) : raw_table(batch);
   return text;
 }

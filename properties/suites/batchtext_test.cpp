@@ -35,7 +35,7 @@ TEST(BatchText, reads_every_key) {
   const Case text = parsed(
       "# a comment\n\n  attnfuzz 1  # and one behind\r\ndecode_threshold 4\nworkspace_tokens 64\nchunk_policy packed\n"
       "window_left 7\nbatch 2q1s9\nnum_reqs 2\nquery_start_loc 0 1 2\nseq_lens 9 -9\nseq_lens_upper_bound 10 11\n"
-      "num_actual_tokens 2\nmax_query_len 3\nmax_seq_len 20\n");
+      "num_actual_tokens 2\nmax_query_len 3\nmax_seq_len 20\nschedule_seed 7\nfail_call 3\n");
   Step step;
   step.config = {4, 64, 7, attn::ChunkPolicy::packed};
   step.requests = {{1, 9}, {1, 9}};
@@ -46,6 +46,8 @@ TEST(BatchText, reads_every_key) {
   step.num_actual_tokens = 2;
   step.max_query_len = 3;
   step.max_seq_len = 20;
+  step.schedule_seed = 7;
+  step.fail_call = 3;
   EXPECT_EQ(text, Case{{step}});
   EXPECT_EQ(parsed(batchtext::print(text)), text);
 }
@@ -73,6 +75,7 @@ TEST(BatchText, prints_equal_neighbours_once_and_defaults_never) {
   EXPECT_EQ(
       batchtext::print(parsed("attnfuzz 1\ndecode_threshold 1\nworkspace_tokens 32768\nchunk_policy equal_share\n"
                               "window_left none\nseq_lens batch\nseq_lens_upper_bound none\nquery_start_loc batch\n"
+                              "schedule_seed 0\n"
                               "batch q1s5_q1s5_2q1s5_q1024s1024\n")),
       "attnfuzz 1\nbatch 4q1s5_q1k\n");
 }
@@ -108,6 +111,24 @@ TEST(BatchText, numbers_end_with_int32) {
             "2:7 the batch has 2147483648 query tokens, more than offsets can hold");
 }
 
+TEST(BatchText, what_a_simulated_device_is_told_has_a_range) {
+  const Step step = parsed("attnfuzz 1\nfail_call 2147483647\nschedule_seed 2147483647").steps[0];
+  EXPECT_EQ(step.schedule_seed, 2147483647);
+  EXPECT_EQ(step.fail_call, 2147483647);
+  EXPECT_EQ(parsed("attnfuzz 1\nschedule_seed -0"), Case{{Step{}}});
+  EXPECT_EQ(error_of("attnfuzz 1\nschedule_seed -1"), "2:15 number below 0");
+  EXPECT_EQ(error_of("attnfuzz 1\nschedule_seed 2147483648"), "2:15 number above 2147483647");
+  EXPECT_EQ(error_of("attnfuzz 1\nschedule_seed"), "2:14 expected a number, found ''");
+  EXPECT_EQ(error_of("attnfuzz 1\n fail_call  0"), "2:13 number below 1");
+  EXPECT_EQ(error_of("attnfuzz 1\nfail_call -2147483648"), "2:11 number below 1");
+  EXPECT_EQ(error_of("attnfuzz 1\nfail_call 2147483648"), "2:11 number above 2147483647");
+  EXPECT_EQ(error_of("attnfuzz 1\nfail_call none"), "2:11 expected a number, found 'none'");
+  EXPECT_EQ(error_of("attnfuzz 1\nfail_call 1 2"), "2:13 unexpected '2' behind the value");
+  EXPECT_EQ(batchtext::print(parsed("attnfuzz 1\nfail_call 2\nschedule_seed 5\nbatch q1\nthen\n")),
+            "attnfuzz 1\nbatch q1\nschedule_seed 5\nfail_call 2\nthen\n")
+      << "each step has its own";
+}
+
 TEST(BatchText, limits_are_met_and_no_more) {
   EXPECT_EQ(parsed("attnfuzz 1\nbatch 65536q1s9").steps[0].requests.size(), 65536u);
   EXPECT_EQ(error_of("attnfuzz 1\nbatch 65536q1s9_q1"), "2:17 more than 65536 requests in a batch");
@@ -140,6 +161,10 @@ TEST(BatchText, every_drawn_case_prints_to_a_text_that_parses_to_it) {
     Case drawn = properties::draw_case(random, 4);
     const auto kind = static_cast<attn::Error::Kind>(random.below(attn::Error::num_kinds));
     drawn.steps.push_back(properties::draw_malformed(random, kind, 1000));
+    for (Step& step : drawn.steps) {
+      if (random.chance(50)) step.schedule_seed = properties::clamp_length(random.below(std::int64_t{1} << 31));
+      if (random.chance(50)) step.fail_call = properties::clamp_length(random.between(1, std::int64_t{1} << 31));
+    }
     const std::string text = batchtext::print(drawn);
     const auto again = batchtext::parse(text);
     ASSERT_TRUE(again) << text;

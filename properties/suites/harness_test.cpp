@@ -68,6 +68,21 @@ TEST(Reduce, finds_the_smallest_case_with_the_same_id) {
   EXPECT_EQ(most, 101);
 }
 
+TEST(Reduce, keeps_of_schedule_and_fault_what_the_finding_needs) {
+  const auto needs_both = [](const Case& parsed) -> std::optional<Finding> {
+    const Step& step = parsed.steps[0];
+    if (step.schedule_seed < 5 || step.fail_call.value_or(0) < 3) return std::nullopt;
+    return Finding{"D6", "claim", "where", "difference"};
+  };
+  const auto needs_neither = [](const Case&) -> std::optional<Finding> { return Finding{"D1", "claim", "", ""}; };
+  const Case start = parsed("schedule_seed 2147483647\nfail_call 2147483647");
+  const Step both = properties::reduce(start, *needs_both(start), needs_both, always).smallest.steps[0];
+  EXPECT_GE(both.schedule_seed, 5);
+  EXPECT_LT(both.schedule_seed, 10) << "halved as often as it goes";
+  EXPECT_EQ(both.fail_call, 3);
+  EXPECT_EQ(properties::reduce(start, *needs_neither(start), needs_neither, always).smallest, Case{{Step{}}});
+}
+
 TEST(Reduce, stops_when_told_and_keeps_what_it_has) {
   const Case start = parsed("batch q16s80_q7s900_q9s17_4q12");
   int left = 3;
@@ -105,6 +120,14 @@ TEST(Report, shows_what_a_person_needs_in_order) {
     ASSERT_NE(found, std::string::npos) << part << " in\n" << report;
     at = found;
   }
+}
+
+TEST(Report, tells_what_a_simulated_device_was_told) {
+  EXPECT_NE(properties::table(parsed("schedule_seed 5\nfail_call 2").steps[0]).find("schedule_seed 5, fail_call 2\n"),
+            std::string::npos);
+  EXPECT_NE(properties::table(parsed("schedule_seed 5").steps[0]).find("schedule_seed 5, fail_call -\n"),
+            std::string::npos);
+  EXPECT_EQ(properties::table(parsed("batch q1").steps[0]).find("schedule_seed"), std::string::npos);
 }
 
 TEST(Report, tells_malformed_arrays_as_they_are) {
@@ -186,7 +209,9 @@ TEST(Mutator, reaches_every_kind_of_change) {
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     properties::Random random{seed};
     const Case after =
-        batchtext::parse(fuzz::mutate(start, 500, {.max_steps = 3, .malformed_percent = 20}, random)).value();
+        batchtext::parse(
+            fuzz::mutate(start, 500, {.max_steps = 3, .malformed_percent = 20, .fail_call_percent = 2}, random))
+            .value();
     const Step& step = after.steps[0];
     if (after.steps.size() > 1) seen.insert("step");
     if (step.requests.size() > before.steps[0].requests.size()) seen.insert("more");
@@ -198,12 +223,14 @@ TEST(Mutator, reaches_every_kind_of_change) {
     if (step.seq_lens.source == batchtext::Lens::none) seen.insert("no lengths");
     if (step.seq_lens_upper_bound.source != batchtext::Lens::none) seen.insert("bound");
     if (step.query_start_loc) seen.insert("offsets");
+    if (step.schedule_seed != 0) seen.insert("schedule");
+    if (step.fail_call) seen.insert("fault");
     for (const auto& request : step.requests) {
       if (request.seq_len > 2147483000) seen.insert("huge");
       if (request.query_len == 0) seen.insert("padding");
     }
   }
-  EXPECT_EQ(seen.size(), 12u) << testing::PrintToString(seen);
+  EXPECT_EQ(seen.size(), 14u) << testing::PrintToString(seen);
 }
 
 }  // namespace

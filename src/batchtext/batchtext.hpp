@@ -23,6 +23,9 @@
 /// `(count)q<len>(k)(s<len>(k))`, `k` for x1024; without `s` the request has no context. `kv` may stand for `s`.
 /// `then` starts the next step on the same builder. `query_start_loc`, `seq_lens`, `seq_lens_upper_bound`, `num_reqs`,
 /// `num_actual_tokens`, `max_query_len` and `max_seq_len` override what `batch` implies.
+///
+/// `schedule_seed` (0 or more) orders threads, blocks and streams where a simulated device builds the step; `fail_call`
+/// (1 or more) says which HIP call of that build fails, counted from 1. What builds on the host reads neither.
 namespace batchtext {
 
 /// Four times the requests a server is configured for at most (vLLM's largest max_num_seqs in use is 16,384), and
@@ -63,6 +66,8 @@ struct Step {
   std::optional<std::int32_t> num_actual_tokens;
   std::optional<std::int32_t> max_query_len;
   std::optional<std::int32_t> max_seq_len;
+  std::int32_t schedule_seed = 0;         ///< order of a simulated device's threads, blocks and streams; >= 0
+  std::optional<std::int32_t> fail_call;  ///< the HIP call of the step's build that fails, from 1
 
   friend bool operator==(const Step&, const Step&) = default;
 };

@@ -24,13 +24,15 @@ enum class Key : std::size_t {
   seq_lens_upper_bound,
   num_actual_tokens,
   max_query_len,
-  max_seq_len
+  max_seq_len,
+  schedule_seed,
+  fail_call
 };
-inline constexpr std::size_t num_keys = static_cast<std::size_t>(Key::max_seq_len) + 1;
+inline constexpr std::size_t num_keys = static_cast<std::size_t>(Key::fail_call) + 1;
 inline constexpr std::array<std::string_view, num_keys> key_names{
-    "decode_threshold", "workspace_tokens", "chunk_policy", "window_left",          "batch",
-    "num_reqs",         "query_start_loc",  "seq_lens",     "seq_lens_upper_bound", "num_actual_tokens",
-    "max_query_len",    "max_seq_len"};
+    "decode_threshold", "workspace_tokens", "chunk_policy",         "window_left",       "batch",         "num_reqs",
+    "query_start_loc",  "seq_lens",         "seq_lens_upper_bound", "num_actual_tokens", "max_query_len", "max_seq_len",
+    "schedule_seed",    "fail_call"};
 
 [[nodiscard]] constexpr std::string_view name_of(Key key) { return key_names[static_cast<std::size_t>(key)]; }
 

@@ -172,6 +172,17 @@ Status read_into(Line& line, Into& into) {
   return {};
 }
 
+/// The same for a number that is not to be below `least`.
+template <class Into>
+Status read_at_least(Line& line, std::int32_t least, Into& into) {
+  const std::size_t start = line.at;
+  const auto value = read_int32(line);
+  if (!value) return tl::unexpected(value.error());
+  if (*value < least) return line.error_at(start, "number below " + std::to_string(least));
+  into = *value;
+  return {};
+}
+
 Status read_lens_into(Line& line, Lens& into) {
   auto lens = read_lens(line);
   if (!lens) return tl::unexpected(lens.error());
@@ -218,6 +229,10 @@ Status read_value(Line& line, Key key, Step& step) {
       return read_into(line, step.max_query_len);
     case max_seq_len:
       return read_into(line, step.max_seq_len);
+    case schedule_seed:
+      return read_at_least(line, 0, step.schedule_seed);
+    case fail_call:
+      return read_at_least(line, 1, step.fail_call);
   }
   return {};
 }

@@ -87,6 +87,8 @@ void put_step(std::string& text, const Step& step) {
   put_optional(text, num_actual_tokens, step.num_actual_tokens);
   put_optional(text, max_query_len, step.max_query_len);
   put_optional(text, max_seq_len, step.max_seq_len);
+  if (step.schedule_seed != 0) put_scalar(text, schedule_seed, step.schedule_seed);
+  put_optional(text, fail_call, step.fail_call);
 }
 
 }  // namespace
