@@ -1,0 +1,215 @@
+#include "fibers.hpp"
+
+#include "watch.hpp"
+
+#include <boost/context/detail/fcontext.hpp>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+namespace hipsim::fibers {
+
+struct Stack {
+  const void* low = nullptr;
+  std::size_t size = 0;
+  void* fake_stack = nullptr;  ///< AddressSanitizer's
+  char* top = nullptr;
+};
+
+namespace {
+
+/// What a kernel may need, with room for AddressSanitizer's larger frames.
+constexpr std::size_t stack_size = std::size_t{128} << 10;
+/// Stacks begin at different places of their pages, or the first lines of all of them fall into the same cache sets.
+constexpr std::size_t colour_size = 1600;
+
+Stack host_stack;
+Fiber host{{}, {}, &host_stack};
+Fiber* host_turn = &host;
+Fiber* only_turn = nullptr;
+
+void (*steps[2])();
+
+/// The fiber that the current one was switched to from; AddressSanitizer wants to know.
+Fiber* left = nullptr;
+
+Fiber* current() { return *hipsim_walk.turn; }
+
+/// First thing on a stack that was switched to: AddressSanitizer has to know.
+void arrive() {
+  if (watch::has_address_sanitizer())
+    watch::arrive_on_stack(current()->stack->fake_stack, &left->stack->low, &left->stack->size);
+}
+
+[[noreturn]] void run() {
+  arrive();
+  for (unsigned i = 0;; i ^= 1) steps[i]();
+}
+
+}  // namespace
+
+Walk hipsim_walk{&host_turn, &host_turn, {}, nullptr};
+
+Fiber* go_on_with(Fiber** to) {
+  Fiber& fiber = **to;
+  hipsim_walk.turn = to;
+  hipsim::detail::current = fiber.thread;
+  if (watch::has_address_sanitizer() && &fiber != left)
+    watch::leave_stack(&left->stack->fake_stack, fiber.stack->low, fiber.stack->size);
+  return &fiber;
+}
+
+// ---- the switch -----------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__) && !defined(HIPSIM_BOOST_SWITCH)
+
+// By hand. Boost's switch is a call that does not return where it came from: the processor, which expects calls and
+// returns to pair, then mispredicts the return behind every barrier, and the floating-point modes it saves are none of
+// a kernel's business. Here `choose` is the only call that returns; the way back into the kernel is a jump. And of a
+// walk's steps only those are left to `choose` that are not the next one.
+extern "C" void hipsim_switch_stack(Place place, Choose choose);
+static_assert(offsetof(Fiber, registers) == 0 && offsetof(Fiber, thread) == 64 && sizeof(detail::Current) == 16);
+static_assert(offsetof(Walk, turn) == 0 && offsetof(Walk, last) == 8 && offsetof(Walk, place) == 16 &&
+              offsetof(Place, line) == 8 && offsetof(Walk, choose) == 32);
+asm(R"(
+  .macro hipsim_save
+  movq hipsim_walk(%rip), %rax
+  movq (%rax), %rcx
+  popq %r8
+  movq %r8, (%rcx)
+  movq %rsp, 8(%rcx)
+  movq %rbp, 16(%rcx)
+  movq %rbx, 24(%rcx)
+  movq %r12, 32(%rcx)
+  movq %r13, 40(%rcx)
+  movq %r14, 48(%rcx)
+  movq %r15, 56(%rcx)
+  .endm
+
+  .macro hipsim_restore
+  movq 8(%rcx), %rsp
+  movq 16(%rcx), %rbp
+  movq 24(%rcx), %rbx
+  movq 32(%rcx), %r12
+  movq 40(%rcx), %r13
+  movq 48(%rcx), %r14
+  movq 56(%rcx), %r15
+  jmp *(%rcx)
+  .endm
+
+  .text
+  .globl hipsim_walk_on
+  .hidden hipsim_walk_on
+  .type hipsim_walk_on, @function
+hipsim_walk_on:
+  hipsim_save
+  cmpq %rax, 8+hipsim_walk(%rip)
+  je 1f
+  cmpq %rdi, 16+hipsim_walk(%rip)
+  jne 1f
+  cmpl %esi, 24+hipsim_walk(%rip)
+  jne 1f
+  movq 8(%rax), %rcx
+  addq $8, %rax
+  movq %rax, hipsim_walk(%rip)
+  movups 64(%rcx), %xmm0
+  movq _ZN6hipsim6detail7currentE@GOTPCREL(%rip), %rax
+  movups %xmm0, (%rax)
+  hipsim_restore
+1:
+  movq 32+hipsim_walk(%rip), %rdx
+  jmp 2f
+  .size hipsim_walk_on, . - hipsim_walk_on
+
+  .globl hipsim_switch_stack
+  .hidden hipsim_switch_stack
+  .type hipsim_switch_stack, @function
+hipsim_switch_stack:
+  hipsim_save
+2:
+  andq $-16, %rsp
+  call *%rdx
+  movq %rax, %rcx
+  hipsim_restore
+  .size hipsim_switch_stack, . - hipsim_switch_stack
+)");
+
+namespace {
+/// As if somebody had called `run` from nowhere, where backtraces end.
+void begin(Fiber& fiber) {
+  auto* const frame = reinterpret_cast<void**>(fiber.stack->top) - 1;
+  *frame = nullptr;
+  fiber.registers[0] = reinterpret_cast<void*>(run);
+  fiber.registers[1] = frame;
+  fiber.registers[2] = nullptr;
+}
+}  // namespace
+
+#else
+
+namespace {
+void hipsim_switch_stack(Place place, Choose choose) {
+  Fiber* const from = current();
+  Fiber* const to = choose(place);
+  if (to == from) return;
+  const auto back = boost::context::detail::jump_fcontext(to->registers[0], from);
+  static_cast<Fiber*>(back.data)->registers[0] = back.fctx;
+}
+
+void run_first(boost::context::detail::transfer_t from) {
+  static_cast<Fiber*>(from.data)->registers[0] = from.fctx;
+  run();
+}
+void begin(Fiber& fiber) {
+  const auto size = static_cast<std::size_t>(fiber.stack->top - static_cast<const char*>(fiber.stack->low));
+  fiber.registers[0] = boost::context::detail::make_fcontext(fiber.stack->top, size, run_first);
+}
+}  // namespace
+
+void hipsim_walk_on(Place place) { hipsim_switch_stack(place, hipsim_walk.choose); }
+
+#endif
+
+void stop(Place place, Choose choose) {
+  if (!watch::has_address_sanitizer()) return hipsim_switch_stack(place, choose);
+  Fiber* const self = left = current();
+  hipsim_switch_stack(place, choose);
+  // Nobody may have been chosen but this fiber itself.
+  if (left != self) arrive();
+}
+
+void switch_to(Fiber& to) {
+  only_turn = &to;
+  stop({}, [](Place) {
+    hipsim_walk.last = &only_turn;
+    return go_on_with(&only_turn);
+  });
+}
+
+// ---- fibers ---------------------------------------------------------------------------------------------------------
+
+bool make(Fiber& fiber, void (*work)(), void (*rest)()) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* const mapping =
+      mmap(nullptr, stack_size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (mapping == MAP_FAILED) return false;
+  // A kernel that runs out of stack hits this page instead of its neighbour.
+  mprotect(mapping, page, PROT_NONE);
+  auto* const low = static_cast<char*>(mapping) + page;
+  static std::size_t colour = 0;
+  fiber.stack = new Stack{low, stack_size, nullptr, low + stack_size - colour++ * colour_size % page};
+  begin(fiber);
+  steps[0] = work;
+  steps[1] = rest;
+  return true;
+}
+
+void restart(Fiber& fiber) {
+  // Frames that were left in the middle have their guards still up.
+  watch::unpoison(fiber.stack->low, fiber.stack->size);
+  begin(fiber);
+}
+
+}  // namespace hipsim::fibers

@@ -1,0 +1,530 @@
+#include "runtime.hpp"
+
+#include "fibers.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+namespace hipsim {
+
+// The thread that runs now, and the block it belongs to.
+detail::Current detail::current{};
+uint3 detail::block_idx{};
+dim3 detail::block_dim;
+dim3 detail::grid_dim;
+int detail::warp_size = 64;
+detail::ThreadCursor detail::cursor;
+
+namespace {
+
+constexpr std::uint32_t max_threads = 1024;
+constexpr std::size_t max_shared_bytes = std::size_t{64} << 10;
+/// As deep as ThreadSanitizer's picture of the stack is renewed for each thread.
+constexpr std::size_t watched_frames = std::size_t{32} << 10;
+constexpr std::uint64_t max_grid_x = 2147483647;
+constexpr std::uint64_t max_grid_yz = 65535;
+
+/// Where a thread that has ended stands, and where threads stand that do not stand together.
+constexpr Place ended{nullptr, 0};
+constexpr Place nowhere{nullptr, -1};
+
+/// What a thread brings to its warp, and takes from it.
+struct Thread {
+  Place place;  ///< of the operation; or of the barrier, when it is not the others'
+  std::uint64_t value = 0;
+  int source_lane = 0;
+  detail::Met met;
+  watch::Strand strand = nullptr;
+};
+
+using fibers::Fiber;
+using Fibers = std::vector<Fiber*>;
+
+/// ThreadSanitizer's handles of a block's barriers. Two take turns: nobody reaches the next but one before all have
+/// left the one before. New for each block, so that blocks are not ordered by them.
+struct Barriers {
+  char order[2]{};
+};
+
+/// Memory for HIP_DYNAMIC_SHARED, of exactly the size asked for.
+struct DynamicShared {
+  void* memory = nullptr;
+  std::size_t size = 0;
+  ~DynamicShared() { release(); }
+  void release() {
+    watch::forget(memory, size);
+    std::free(std::exchange(memory, nullptr));
+    size = 0;
+  }
+};
+
+/// What all blocks of a launch share, and the block that runs.
+///
+/// Threads of a block run in rounds: each until it stops, at a barrier or to meet its warp, or ends. When all threads
+/// of a block stop at one barrier, as they should, a round is a walk along `order` and nothing else. Only when a thread
+/// does something else than those before it are they put in lists.
+struct Grid {
+  const KernelLaunch* launch = nullptr;
+  std::uint32_t num_threads = 0;
+  std::vector<std::uint32_t> start_order;
+  std::vector<Thread> threads;  ///< by linear index
+  std::vector<Fiber> workers;   ///< what threads run on; none in the middle of one between blocks
+  Fibers order;                 ///< of this round; empty while one worker runs all threads
+  Fibers at_barrier;            ///< in the order they came, while there is no meeting
+  Place barrier;                ///< of the first of them
+  Fibers elsewhere;             ///< those of them that wait at another barrier
+  Fibers in_warp_op;            ///< in the order they came
+  Fiber** scheduler = nullptr;  ///< goes on when the block has ended
+  bool has_failed = false;
+  bool is_watched = false;  ///< by a sanitizer
+  bool is_line = true;      ///< y and z are 0 for all threads
+  DynamicShared shared;
+  // For ThreadSanitizer.
+  watch::Strand strand = nullptr;  ///< of the operation
+  watch::Strand host = nullptr;    ///< whoever schedules threads is the host, so that its lists are nobody else's
+  std::unique_ptr<Barriers> barriers;
+  std::size_t generation = 0;
+  char start = 0;
+  char end = 0;
+};
+
+/// Never destroyed: the stacks in it are nobody's leak, and objects that are destroyed late may still run kernels.
+union Immortal {
+  Grid grid;
+  Immortal() : grid() {}
+  ~Immortal() {}
+};
+Immortal immortal;
+Grid& grid = immortal.grid;
+
+/// `place` is where all threads meet that have stopped in this round.
+fibers::Walk& walk = fibers::hipsim_walk;
+
+std::uint32_t linear_index() { return grid.is_line ? detail::current.idx.x : detail::current.linear; }
+
+detail::Current thread_of(std::uint32_t linear) {
+  if (grid.is_line) return {{linear, 0, 0}, linear};
+  const dim3& dim = detail::block_dim;
+  return {{linear % dim.x, linear / dim.x % dim.y, linear / dim.x / dim.y}, linear};
+}
+
+std::string text_of_index(const uint3& at) {
+  return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) + ")";
+}
+
+/// "threads 0 to 31, 40": those that are marked, or are not.
+std::string list_threads(const std::vector<bool>& marked, bool which) {
+  std::string text;
+  for (std::size_t first = 0; first < marked.size(); ++first) {
+    if (marked[first] != which) continue;
+    std::size_t last = first;
+    while (last + 1 < marked.size() && marked[last + 1] == which) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(first);
+    if (last > first) text += " to " + std::to_string(last);
+    first = last;
+  }
+  return text;
+}
+
+std::string text_of_block() {
+  return std::string{"kernel "} + grid.launch->name + " (launched at " + text_of(grid.launch->place) + "), block " +
+         text_of_index(detail::block_idx);
+}
+
+/// By linear index: whether a thread is in the list.
+std::vector<bool> mark(const Fibers& list) {
+  std::vector<bool> marked(grid.num_threads, false);
+  for (const Fiber* fiber : list) marked[fiber->thread.linear] = true;
+  return marked;
+}
+
+/// Some threads wait at a barrier and the others have ended.
+void report_missing() {
+  const std::vector<bool> wait = mark(grid.at_barrier);
+  report(Report::barrier_not_reached, text_of_block() + ": threads " + list_threads(wait, true) +
+                                          " wait at the barrier at " + text_of(grid.barrier) + ", threads " +
+                                          list_threads(wait, false) + " have ended without it");
+}
+
+/// All wait, but not at the same barrier.
+void report_different() {
+  const std::vector<bool> others = mark(grid.elsewhere);
+  report(Report::barrier_not_reached, text_of_block() + ": threads " + list_threads(others, false) +
+                                          " wait at the barrier at " + text_of(grid.barrier) + ", threads " +
+                                          list_threads(others, true) + " at the one at " +
+                                          text_of(grid.threads[grid.elsewhere[0]->thread.linear].place));
+}
+
+bool is_same(const Place& a, const Place& b) {
+  if (a.line != b.line) return false;
+  return a.file == b.file || (a.file != nullptr && b.file != nullptr && std::strcmp(a.file, b.file) == 0);
+}
+
+/// The barrier falls when all threads of the block stand at it; false when they cannot.
+bool open_barrier() {
+  if (grid.at_barrier.size() != grid.num_threads) {
+    report_missing();
+    return false;
+  }
+  if (!grid.elsewhere.empty()) {
+    report_different();
+    return false;
+  }
+  std::swap(grid.order, grid.at_barrier);
+  ++grid.generation;
+  return true;
+}
+
+/// The lanes of a warp that wait at one place exchange what they brought.
+void complete_warp_op(const Fibers& lanes) {
+  const auto warp_size = static_cast<std::uint32_t>(detail::warp_size);
+  detail::Met met;
+  for (const Fiber* fiber : lanes) {
+    const std::uint64_t bit = std::uint64_t{1} << (fiber->thread.linear % warp_size);
+    met.active |= bit;
+    if (grid.threads[fiber->thread.linear].value != 0) met.ballot |= bit;
+  }
+  const std::uint32_t first = lanes[0]->thread.linear / warp_size * warp_size;
+  for (Fiber* fiber : lanes) {
+    Thread& thread = grid.threads[fiber->thread.linear];
+    const int source = thread.source_lane;
+    const bool is_there = source >= 0 && source < detail::warp_size && (met.active >> source & 1) != 0;
+    // What a lane that is not there says is anybody's guess on a card: here it changes with the seed.
+    met.value = is_there ? grid.threads[first + static_cast<std::uint32_t>(source)].value : runtime().random.next();
+    thread.met = met;
+    grid.order.push_back(fiber);
+  }
+}
+
+/// Warp by warp. Lanes of one warp may wait at different places, in the branches of an `if`: one place at a time.
+void complete_warp_ops() {
+  const auto warp_size = static_cast<std::uint32_t>(detail::warp_size);
+  Fibers left = grid.in_warp_op;
+  grid.in_warp_op.clear();
+  while (!left.empty()) {
+    const std::uint32_t leader = left[0]->thread.linear;
+    Fibers lanes;
+    Fibers rest;
+    for (Fiber* fiber : left) {
+      const std::uint32_t linear = fiber->thread.linear;
+      const bool joins =
+          linear / warp_size == leader / warp_size && is_same(grid.threads[linear].place, grid.threads[leader].place);
+      (joins ? lanes : rest).push_back(fiber);
+    }
+    complete_warp_op(lanes);
+    left = std::move(rest);
+  }
+}
+
+// ---- who runs when --------------------------------------------------------------------------------------------------
+
+void run_threads();
+void rest();
+
+void make_worker() {
+  if (fibers::make(grid.workers.emplace_back(), run_threads, rest)) return;
+  std::fprintf(stderr, "hipsim: no memory for the stack of a GPU thread\n");
+  std::abort();
+}
+
+/// The first thread of a block that stops keeps the worker that has run all threads so far; those behind it get one
+/// each.
+void spread_out() {
+  const std::uint32_t at = detail::cursor.is_plain ? linear_index() : detail::cursor.at;
+  detail::cursor.next = at + 1;
+  detail::cursor.end = 0;
+  const std::uint32_t count = grid.num_threads - at;
+  while (grid.workers.size() < count) make_worker();
+  grid.order.resize(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    grid.order[i] = &grid.workers[i];
+    grid.workers[i].thread = thread_of(grid.start_order[at + i]);
+  }
+  walk.turn = grid.order.data();
+  walk.last = walk.turn + count - 1;
+  walk.place = nowhere;
+}
+
+/// The current thread does something else than those before it in this round.
+void disperse() {
+  if (walk.place.file != nullptr) {
+    grid.barrier = walk.place;
+    grid.at_barrier.assign(grid.order.data(), walk.turn);
+  }
+  walk.place = nowhere;
+}
+
+void add_to_barrier(Fiber* fiber, const Place& place) {
+  if (grid.at_barrier.empty()) {
+    grid.barrier = place;
+  } else if (!is_same(place, grid.barrier)) {
+    grid.threads[fiber->thread.linear].place = place;
+    grid.elsewhere.push_back(fiber);
+  }
+  grid.at_barrier.push_back(fiber);
+}
+
+/// Lets threads go on once nobody can run; false when all have ended, or never will.
+bool begin_round() {
+  if (is_same(walk.place, ended)) return false;
+  if (walk.place.file != nullptr) {
+    ++grid.generation;
+  } else {
+    grid.order.clear();
+    if (!grid.in_warp_op.empty()) {
+      complete_warp_ops();
+    } else if (grid.at_barrier.empty()) {
+      return false;
+    } else if (!open_barrier()) {
+      grid.has_failed = true;
+      return false;
+    }
+  }
+  if (runtime().config.seed != 0) shuffle(grid.order, runtime().random);
+  walk.last = grid.order.data() + grid.order.size() - 1;
+  return true;
+}
+
+/// The current thread has stopped, and is where it belongs.
+Fiber* go_on() {
+  if (walk.turn != walk.last) return fibers::go_on_with(walk.turn + 1);
+  return fibers::go_on_with(begin_round() ? grid.order.data() : grid.scheduler);
+}
+
+/// At a barrier, or at its end.
+Fiber* arrive(Place place) {
+  if (grid.order.empty()) {
+    if (is_same(place, ended)) return fibers::go_on_with(grid.scheduler);
+    spread_out();
+  }
+  const bool all_run = grid.order.size() == grid.num_threads;
+  if (all_run && walk.turn == grid.order.data()) {
+    walk.place = place;
+  } else if (!is_same(place, walk.place)) {
+    disperse();
+    if (!is_same(place, ended)) add_to_barrier(*walk.turn, place);
+  }
+  return go_on();
+}
+
+Fiber* arrive_at_warp_op(Place place) {
+  if (grid.order.empty()) spread_out();
+  disperse();
+  grid.threads[linear_index()].place = place;
+  grid.in_warp_op.push_back(*walk.turn);
+  return go_on();
+}
+
+/// A worker's work: the threads of a block up to the first that stops, or one thread.
+void run_threads() { grid.launch->work.run(grid.launch->work.call); }
+void rest() { return grid.is_watched ? fibers::stop(ended, arrive) : fibers::hipsim_walk_on(ended); }
+
+const detail::Met& wait_for_warp(const Place& place, std::uint64_t value, int source_lane) {
+  Thread& thread = grid.threads[linear_index()];
+  thread.value = value;
+  thread.source_lane = source_lane;
+  fibers::stop(place, arrive_at_warp_op);
+  return thread.met;
+}
+
+/// Waits at a barrier, with a sanitizer.
+[[gnu::noinline]] void wait_watched(Place place) {
+  if (!watch::has_thread_sanitizer()) return fibers::stop(place, arrive);
+  char* const order = &grid.barriers->order[grid.generation % 2];
+  const watch::Strand strand = grid.threads[linear_index()].strand;
+  watch::release(order);
+  watch::become(grid.host);
+  fibers::stop(place, arrive);
+  watch::become(strand);
+  watch::acquire(order);
+}
+
+/// Threads that will never go on.
+void abandon_threads() {
+  for (Fiber* fiber : grid.at_barrier) {
+    fibers::restart(*fiber);
+    watch::end_strand(grid.threads[fiber->thread.linear].strand);
+  }
+  grid.at_barrier.clear();
+  grid.elsewhere.clear();
+}
+
+void renew_shared_memory() {
+  Random& random = runtime().random;
+  renew_shared_variables(random);
+  DynamicShared& shared = grid.shared;
+  const std::size_t size = grid.launch->shared_bytes;
+  if (size == 0) return;
+  if (shared.memory == nullptr) {
+    if (posix_memalign(&shared.memory, 256, size) != 0) std::abort();
+    shared.size = size;
+  }
+  fill_with_junk(shared.memory, size, random.next());
+  watch::forget(shared.memory, size);
+}
+
+bool run_block() {
+  detail::cursor.next = 0;
+  detail::cursor.end = grid.num_threads;
+  if (runtime().config.seed != 0) shuffle(grid.start_order, runtime().random);
+  renew_shared_memory();
+  if (watch::has_thread_sanitizer()) grid.barriers = std::make_unique<Barriers>();
+  grid.order.clear();
+  if (grid.workers.empty()) make_worker();
+  grid.workers[0].thread = {};
+  fibers::switch_to(grid.workers[0]);
+  if (grid.has_failed) abandon_threads();
+  return !grid.has_failed;
+}
+
+void set_block(std::uint64_t linear) {
+  const dim3& dim = detail::grid_dim;
+  if (dim.y == 1 && dim.z == 1) {
+    detail::block_idx = {static_cast<std::uint32_t>(linear), 0, 0};  // four blocks would spend 0.1 us on divisions
+    return;
+  }
+  detail::block_idx.x = static_cast<std::uint32_t>(linear % dim.x);
+  detail::block_idx.y = static_cast<std::uint32_t>(linear / dim.x % dim.y);
+  detail::block_idx.z = static_cast<std::uint32_t>(linear / dim.x / dim.y);
+}
+
+/// The blocks, in the order of the seed: a walk with a stride that meets each once.
+template <class Visit>
+bool for_each_block(std::uint64_t count, Visit visit) {
+  std::uint64_t stride = 1;
+  std::uint64_t at = 0;
+  if (runtime().config.seed != 0 && count > 1) {
+    const auto gcd = [](std::uint64_t a, std::uint64_t b) {
+      while (b != 0) a = std::exchange(b, a % b);
+      return a;
+    };
+    do stride = 1 + runtime().random.next() % (count - 1);
+    while (gcd(stride, count) != 1);
+    at = runtime().random.next() % count;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (!visit(at)) return false;
+    at += stride;
+    if (at >= count) at -= count;
+  }
+  return true;
+}
+
+}  // namespace
+
+void detail::begin_thread(std::uint32_t at) {
+  cursor.at = at;
+  current = thread_of(grid.start_order[at]);
+  if (!watch::has_thread_sanitizer()) return;
+  // The stack below here held the frames of a thread that this one is not ordered behind.
+  watch::forget(static_cast<char*>(__builtin_frame_address(0)) - watched_frames, watched_frames);
+  // Who makes a strand comes before it: that is the operation, and not the host.
+  watch::become(grid.strand);
+  const watch::Strand strand = watch::make_strand("GPU thread");
+  grid.threads[linear_index()].strand = strand;
+  watch::become(strand);
+  watch::acquire(&grid.start);
+}
+
+void detail::end_thread() {
+  if (!watch::has_thread_sanitizer()) return;
+  watch::release(&grid.end);
+  watch::become(grid.host);
+  watch::end_strand(std::exchange(grid.threads[linear_index()].strand, nullptr));
+}
+
+// ---- what kernels call ----------------------------------------------------------------------------------------------
+
+void* detail::dynamic_shared() { return grid.shared.memory; }
+
+int detail::lane_id() { return static_cast<int>(linear_index() % static_cast<std::uint32_t>(warp_size)); }
+
+void detail::barrier(Place place) {
+  // The last thing this does, so that it is a jump and comes back to the kernel itself.
+  return grid.is_watched ? wait_watched(place) : fibers::hipsim_walk_on(place);
+}
+
+detail::Met detail::meet(std::uint64_t value, int source_lane, Place place) {
+  if (!watch::has_thread_sanitizer()) return wait_for_warp(place, value, source_lane);
+  const watch::Strand strand = grid.threads[linear_index()].strand;
+  watch::become(grid.host);
+  const Met met = wait_for_warp(place, value, source_lane);
+  watch::become(strand);
+  return met;
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+
+namespace {
+void make_room(std::uint32_t num_threads) {
+  if (grid.num_threads == num_threads) return;
+  grid.num_threads = num_threads;
+  grid.threads.assign(num_threads, {});
+  grid.start_order.resize(num_threads);
+  // Fibers are known by their address.
+  grid.workers.reserve(max_threads);
+}
+}  // namespace
+
+bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
+  grid.host = runtime().host_strand;
+  grid.strand = strand;
+  watch::release(&grid.start);
+  watch::become(grid.host);
+  grid.launch = &launch;
+  grid.has_failed = false;
+  grid.scheduler = walk.turn;
+  walk.choose = arrive;
+  make_room(launch.block.x * launch.block.y * launch.block.z);
+  std::iota(grid.start_order.begin(), grid.start_order.end(), 0u);
+  detail::block_dim = launch.block;
+  detail::grid_dim = launch.grid;
+  detail::warp_size = runtime().config.warp_size;
+  grid.is_line = launch.block.y == 1 && launch.block.z == 1;
+  grid.is_watched = watch::has_thread_sanitizer() || watch::has_address_sanitizer();
+  detail::cursor.is_plain = grid.is_line && runtime().config.seed == 0 && !watch::has_thread_sanitizer();
+  const std::uint64_t num_blocks = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+  const bool went_well = for_each_block(num_blocks, [](std::uint64_t block) {
+    set_block(block);
+    return run_block();
+  });
+  grid.barriers.reset();
+  grid.shared.release();
+  watch::become(strand);
+  watch::acquire(&grid.end);
+  return went_well;
+}
+
+void detail::launch(const char* name, const Work& work, dim3 grid_dims, dim3 block, std::size_t shared_bytes,
+                    hipStream_t stream, Place place) {
+  auto launch = std::make_unique<KernelLaunch>();
+  launch->name = name;
+  launch->work = work;
+  launch->grid = grid_dims;
+  launch->block = block;
+  launch->shared_bytes = shared_bytes;
+  launch->place = place;
+  ApiCall call{"hipLaunchKernel", place};
+  if (call.refused()) return;
+  if (work.run == nullptr) {
+    call.fail(hipErrorInvalidDeviceFunction, std::string{"kernel "} + name + " is null");
+    return;
+  }
+  const std::uint64_t num_threads = std::uint64_t{block.x} * block.y * block.z;
+  const bool has_block = block.x > 0 && block.y > 0 && block.z > 0 && block.x <= max_threads &&
+                         block.y <= max_threads && block.z <= max_threads && num_threads <= max_threads;
+  const bool has_grid = grid_dims.x > 0 && grid_dims.y > 0 && grid_dims.z > 0 && grid_dims.x <= max_grid_x &&
+                        grid_dims.y <= max_grid_yz && grid_dims.z <= max_grid_yz;
+  if (!has_block || !has_grid || shared_bytes > max_shared_bytes) {
+    call.fail(hipErrorInvalidConfiguration,
+              std::string{"kernel "} + name + ": grid " + text_of_index(uint3{grid_dims.x, grid_dims.y, grid_dims.z}) +
+                  ", block " + text_of_index(uint3{block.x, block.y, block.z}) + ", " + std::to_string(shared_bytes) +
+                  " bytes of shared memory; a block has at most 1024 threads and 65536 bytes");
+    return;
+  }
+  if (enqueue(call, stream, std::make_shared<const Payload>(std::move(launch)), place) == hipSuccess)
+    ++runtime().counted.launches;
+}
+
+}  // namespace hipsim

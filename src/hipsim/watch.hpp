@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+
+// Weak: there when the program is linked with the sanitizer.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* at, std::size_t size);
+__attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
+}
+
+/// What the runtime tells AddressSanitizer and ThreadSanitizer. Which of them the program has is found out at run time,
+/// so that the runtime itself needs no special build; without them every function does nothing.
+namespace hipsim::watch {
+
+[[nodiscard]] inline bool has_address_sanitizer() { return __asan_poison_memory_region != nullptr; }
+[[nodiscard]] inline bool has_thread_sanitizer() { return __tsan_create_fiber != nullptr; }
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+void poison(const void* at, std::size_t size);
+void unpoison(const void* at, std::size_t size);
+/// Whether a byte of the range must not be touched.
+[[nodiscard]] bool is_poisoned(const void* at, std::size_t size);
+/// Whether a byte of the range must not be touched for another reason than `poison`: it was freed, or never there.
+[[nodiscard]] bool is_gone(const void* at, std::size_t size);
+
+// ---- stacks ---------------------------------------------------------------------------------------------------------
+
+/// Around a switch to the stack [low, low + size). `fake` keeps what AddressSanitizer wants back on return.
+void leave_stack(void** fake, const void* low, std::size_t size);
+/// Behind a switch, on the new stack. Tells where the stack left is.
+void arrive_on_stack(void* fake, const void** left_low, std::size_t* left_size);
+
+// ---- threads --------------------------------------------------------------------------------------------------------
+
+/// A thread of execution as ThreadSanitizer sees it; null without.
+using Strand = void*;
+[[nodiscard]] Strand current_strand();
+[[nodiscard]] Strand make_strand(const char* name);
+void end_strand(Strand strand);
+/// Goes on as `strand`, without an order between the two.
+void become(Strand strand);
+/// What came before a release of `order` by one strand comes before what follows an acquire by another.
+void release(void* order);
+void acquire(void* order);
+/// Nobody has touched the range yet.
+void forget(void* at, std::size_t size);
+
+}  // namespace hipsim::watch
