@@ -1,0 +1,16 @@
+#pragma once
+
+#include "attn/device/device_metadata.hpp"
+#include "attn/plan.hpp"
+
+#include <optional>
+
+namespace attn::device {
+
+/// Errors: invalid_capacity.
+[[nodiscard]] std::optional<Error> check_capacity(const Capacity& capacity) noexcept;
+
+/// Whether a planned batch has room. Errors: capacity_exceeded.
+[[nodiscard]] std::optional<Error> check_fit(const Batch& batch, const Plan& plan, const Capacity& capacity) noexcept;
+
+}  // namespace attn::device
