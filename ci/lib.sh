@@ -44,6 +44,22 @@ compiler_launcher() {
   if mkdir -p -- "$cache" 2>/dev/null && [[ -w $cache ]]; then printf 'ccache'; fi
 }
 
+# The compiler for HIP, or nothing where there is none. Not hipcc: it makes HIP of every source it is given, and ccache does
+# not know it. Debian's hipcc depends on the clang of the version that its HIP was made with; an older one, which clang++
+# may be, cannot read the device library.
+hip_compiler() {
+  local candidate
+  for candidate in "${HIPCXX:-}" amdclang++ "${ROCM_PATH:-/opt/rocm}/bin/amdclang++" "$(debian_hip_compiler)"; do
+    if [[ -n $candidate ]] && have "$candidate"; then printf '%s' "$candidate"; return; fi
+  done
+}
+
+debian_hip_compiler() {
+  local depends
+  have dpkg-query && depends=$(dpkg-query -W -f '${Depends}' hipcc 2>/dev/null) || return 0
+  if [[ $depends =~ clang-([0-9]+) ]]; then printf 'clang++-%s' "${BASH_REMATCH[1]}"; fi
+}
+
 # configure DIR CMAKE_ARGUMENT...: quiet, unless it fails.
 configure() {
   local dir=$1

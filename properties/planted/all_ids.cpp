@@ -1,4 +1,7 @@
 // Every invariant stands in the list of those that have a planted fault: planted_all_ids S1,S2,...
+#ifdef ATTNFUZZ_HAS_DEVICE
+#include "properties/device/check.hpp"
+#endif
 #include "properties/invariants.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +15,9 @@ int main(int argc, char** argv) {
   const std::string caught = std::string{","} + argv[1] + ",";
   std::vector<std::string> ids{"E1", "E2", "E3"};
   for (const auto& invariant : properties::invariants()) ids.emplace_back(invariant.id);
+#ifdef ATTNFUZZ_HAS_DEVICE
+  for (const auto& claim : properties::device::claims()) ids.emplace_back(claim.id);
+#endif
   int missing = 0;
   for (const std::string& id : ids) {
     if (caught.find("," + id + ",") != std::string::npos) continue;

@@ -24,6 +24,7 @@ struct CheckOptions {
   ConfigOptions config;
   bool reorder = false;
   bool quiet = false;
+  bool device = false;
 };
 
 /// What the library says of a case, in a line: the counts of its last step, or the contract's error.
@@ -45,6 +46,7 @@ std::string command_of(const CheckOptions& options, const std::string& input) {
   if (options.config.window_left) command += fmt::format(" --window {}", *options.config.window_left);
   if (options.config.chunk_policy) command += fmt::format(" --policy {}", *options.config.chunk_policy);
   if (options.reorder) command += " --reorder";
+  if (options.device) command += " --device";
   return command;
 }
 
@@ -62,7 +64,7 @@ int check(const CheckOptions& options) {
     options.config.apply(named.parsed);
     if (options.reorder)
       for (batchtext::Step& step : named.parsed.steps) properties::put_in_order(step);
-    const auto finding = guarded_check(named.parsed);
+    const auto finding = guarded_check(named.parsed, options.device ? Path::device : Path::cpu);
     ++num_checked;
     if (finding || !options.quiet) progress.clear();
     if (finding) {
@@ -87,12 +89,15 @@ void add_check(CLI::App& app, int& exit_code) {
       ->required();
   options->config.add_to(*command);
   command->add_flag("--reorder", options->reorder, "Bring the requests in the order decode, extend, prefill first");
+  command->add_flag("--device", options->device,
+                    "Build on the device, and hold what is promised of that path: D1 to D7");
   command->add_flag("--quiet", options->quiet, "Print findings and the total only");
   command->footer(
       "Examples:\n"
       "  attnfuzz check 8q1s1k_q16s4k_2q2k --threshold 4\n"
       "  attnfuzz check corpus/seeds/*.batch --quiet\n"
       "  attnfuzz check 2q1k_32q1s1k --reorder       # prefills first, as vLLM's benchmarks write it\n"
+      "  attnfuzz check corpus/seeds/*.batch --device --quiet\n"
       "  printf 'attnfuzz 1\\nbatch 2q3s0\\n' | attnfuzz check -\n\n"
       "Exit codes: 0 every invariant holds, 1 one does not, 2 input that makes no sense.");
   command->callback([options, &exit_code] { exit_code = check(*options); });

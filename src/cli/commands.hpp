@@ -10,7 +10,7 @@ namespace cli {
 /// What every command ends with.
 enum ExitCode : int {
   fine = 0,
-  finding = 1,    ///< an invariant does not hold, or a comparison differs
+  finding = 1,    ///< an invariant does not hold, a comparison differs, no device answers
   bad_input = 2,  ///< the input or the command line makes no sense; nothing was written
 };
 
@@ -25,5 +25,6 @@ void add_show(CLI::App& app, int& exit_code);
 void add_reduce(CLI::App& app, int& exit_code);
 void add_golden(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app, int& exit_code);
+void add_devices(CLI::App& app, int& exit_code);
 
 }  // namespace cli

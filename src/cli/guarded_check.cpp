@@ -1,6 +1,7 @@
 #include "cli/guarded_check.hpp"
 
 #include "cli/commands.hpp"
+#include "cli/device_path.hpp"
 #include "properties/death.hpp"
 
 #include <fmt/format.h>
@@ -48,14 +49,24 @@ void last_word() {
   _exit(0);
 }
 
-[[noreturn]] void check_and_exit(const batchtext::Case& parsed, bool quiet) {
+/// Says in place of a finding that there is no device.
+constexpr std::string_view no_device_id = "no device";
+
+void check_and_answer(const batchtext::Case& parsed, Path path) {
+  // Asked here and not before the fork: a runtime that drives a card does not survive one.
+  if (path == Path::device)
+    if (const auto reason = no_device_path()) return answer({no_device_id, "", "", *reason});
+  const auto found = path == Path::device ? check_on_device(parsed) : properties::check_case(parsed);
+  if (found) answer({found->id, found->claim, found->where, found->difference});
+}
+
+[[noreturn]] void check_and_exit(const batchtext::Case& parsed, Path path, bool quiet) {
   const int nowhere = quiet ? open("/dev/null", O_WRONLY) : -1;
   if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
   properties::call_on_death(last_word);
   alarm(longest_check_s);
   try {
-    if (const auto found = properties::check_case(parsed))
-      answer({found->id, found->claim, found->where, found->difference});
+    check_and_answer(parsed, path);
   } catch (const std::exception& error) {
     answer({"crash", "the case is checked to its end", properties::invariant_in_progress(), error.what()});
   }
@@ -99,7 +110,7 @@ std::optional<properties::Finding> finding_of(std::string_view text, int status)
 
 }  // namespace
 
-std::optional<properties::Finding> guarded_check(const batchtext::Case& parsed, bool quiet) {
+std::optional<properties::Finding> guarded_check(const batchtext::Case& parsed, Path path, bool quiet) {
   std::fflush(nullptr);  // or the other process could print it once more
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) throw InputError(fmt::format("no pipe for a check: {}", std::strerror(errno)));
@@ -112,12 +123,14 @@ std::optional<properties::Finding> guarded_check(const batchtext::Case& parsed, 
   if (child == 0) {
     close(ends[0]);
     answer_fd = ends[1];
-    check_and_exit(parsed, quiet);
+    check_and_exit(parsed, path, quiet);
   }
   close(ends[1]);
   const std::string text = read_answer(ends[0]);
   close(ends[0]);
-  return finding_of(text, wait_for(child));
+  auto finding = finding_of(text, wait_for(child));
+  if (finding && finding->id == no_device_id) throw InputError(finding->difference);
+  return finding;
 }
 
 }  // namespace cli

@@ -19,7 +19,8 @@ constexpr const char* examples =
     "  attnfuzz show corpus/seeds/shape-mixed.batch --svg batch.svg\n"
     "  attnfuzz reduce crash-1234 > regression.txt\n"
     "  attnfuzz golden corpus/golden/upstream.jsonl\n"
-    "  attnfuzz trace requests.csv --emit batches --every 1000\n\n"
+    "  attnfuzz trace requests.csv --emit batches --every 1000\n"
+    "  attnfuzz devices\n\n"
     "Exit codes: 0 no finding, 1 a finding or a difference, 2 input that makes no sense (nothing is written then).";
 
 /// One line, whatever the text: an error is for people and for scripts that read line by line.
@@ -53,6 +54,7 @@ int main(int argc, char** argv) {
   cli::add_reduce(app, exit_code);
   cli::add_golden(app, exit_code);
   cli::add_trace(app, exit_code);
+  cli::add_devices(app, exit_code);
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return fail(fmt::format("unknown command '{}' (--help shows all)", argv[1]));

@@ -25,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 struct ReduceOptions {
   std::string input;
   ConfigOptions config;
+  bool device = false;
   double seconds = 60;
   std::string keep_in;
 };
@@ -51,7 +52,8 @@ void write_case(const fs::path& file, std::string_view comment, const batchtext:
 int reduce(const ReduceOptions& options) {
   NamedCase named = load_cases({options.input}).front();
   options.config.apply(named.parsed);
-  const auto first = guarded_check(named.parsed);
+  const Path path = options.device ? Path::device : Path::cpu;
+  const auto first = guarded_check(named.parsed, path);
   if (!first) {
     fmt::print("{}: no finding, nothing to reduce\n", named.name);
     return fine;
@@ -64,7 +66,7 @@ int reduce(const ReduceOptions& options) {
 
   const auto start = Clock::now();
   Progress progress{"reduce", "cases"};
-  const auto check = [](const batchtext::Case& parsed) { return guarded_check(parsed, true); };
+  const auto check = [path](const batchtext::Case& parsed) { return guarded_check(parsed, path, true); };
   const auto reduction = properties::reduce(named.parsed, *first, check, [&](const properties::Reduction& so_far) {
     const double elapsed_s = std::chrono::duration<double>(Clock::now() - start).count();
     progress.update([&] { return progress_state(so_far, elapsed_s, options.seconds); });
@@ -76,8 +78,10 @@ int reduce(const ReduceOptions& options) {
       fmt::format("{} of {} smaller cases kept, {}; run again: {}; unshrunk case in {}", reduction.kept,
                   reduction.tried, reduction.complete ? "none smaller has the finding" : "stopped by --seconds",
                   reduction.repeats ? "same finding" : "NO finding, it does not repeat", unshrunk.string());
-  fmt::print("{}", properties::report(reduction.finding, reduction.smallest,
-                                      fmt::format("attnfuzz check {}", reduced.string()), shrinking));
+  fmt::print("{}",
+             properties::report(reduction.finding, reduction.smallest,
+                                fmt::format("attnfuzz check {}{}", reduced.string(), options.device ? " --device" : ""),
+                                shrinking));
   return finding;
 }
 
@@ -101,11 +105,13 @@ void add_reduce(CLI::App& app, int& exit_code) {
       ->add_option("--keep-in", options->keep_in,
                    "Folder for the unshrunk and the reduced case; the current one unless given")
       ->check(CLI::ExistingDirectory);
+  command->add_flag("--device", options->device, "A finding of the device path");
   options->config.add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnfuzz reduce out/fuzz/metadata/findings/crash-1234\n"
-      "  attnfuzz reduce finding.batch --seconds 600\n\n"
+      "  attnfuzz reduce finding.batch --seconds 600\n"
+      "  attnfuzz reduce out/fuzz/device/findings/crash-5678 --device\n\n"
       "Prints the report of the smallest case, with the regression ready to paste. The invariant's id never changes\n"
       "on the way, and the result is run once more. A case that crashes or hangs is reduced like any other.\n"
       "Exit codes: 0 the input has no finding, 1 it has, 2 input that makes no sense.");

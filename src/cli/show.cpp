@@ -1,5 +1,6 @@
 #include "attn/metadata.hpp"
 #include "cli/commands.hpp"
+#include "cli/device_path.hpp"
 #include "cli/drawing.hpp"
 #include "cli/files.hpp"
 #include "cli/input.hpp"
@@ -37,6 +38,7 @@ struct Options {
   std::optional<std::string> svg;
   std::optional<std::int64_t> step;
   bool json = false;
+  bool device = false;
 };
 
 Canvas canvas_of_stdout() {
@@ -88,16 +90,18 @@ void add_case(Answer& answer, const NamedCase& named, const Options& options, co
     if (options.step && *options.step != number) continue;
     const batchtext::Step& step = named.parsed.steps[static_cast<std::size_t>(number - 1)];
     const batchtext::Arrays arrays{step};
-    const Built built = builder.build(arrays.batch());
     std::string title = shortened(named.name, max_name_letters);
     if (num_steps > 1) title += fmt::format(", step {} of {}", number, num_steps);
-    if (options.svg) answer.drawing.add(title, arrays.batch(), built);
-    if (options.json) {
-      add_to_json(answer, steps, title, built);
-      continue;
-    }
-    if (!answer.text.empty()) answer.text += "\n";
-    answer.text += step_text(title, step, arrays.batch(), built, canvas);
+    const auto add = [&](const Built& built, const std::string& scalars) {
+      if (options.svg) answer.drawing.add(title, arrays.batch(), built);
+      if (options.json) return add_to_json(answer, steps, title, built);
+      if (!answer.text.empty()) answer.text += "\n";
+      answer.text += step_text(title, step, arrays.batch(), built, canvas) + scalars;
+    };
+    if (options.device)
+      show_from_device(step, add);
+    else
+      add(builder.build(arrays.batch()), "");
   }
   if (options.json) answer.cases.push_back({{"name", named.name}, {"steps", std::move(steps)}});
 }
@@ -112,6 +116,8 @@ void refuse_input(const std::string& svg, const std::vector<std::string>& inputs
 
 int show(const Options& options) {
   if (options.svg) refuse_input(*options.svg, options.inputs);
+  if (options.device)
+    if (const auto reason = no_device_path()) throw InputError(*reason);
   std::vector<NamedCase> cases = load_cases(options.inputs);
   const Canvas canvas = canvas_of_stdout();
   Answer answer;
@@ -135,6 +141,7 @@ constexpr const char* examples = R"(Examples:
   attnfuzz show 8q1s1k_3q512s4k_q100s9000_2q2k --workspace 4096
   attnfuzz show 8q1s1k_3q512s4k_q100s9000_2q2k --workspace 4096 --policy packed --svg packed.svg
   attnfuzz show corpus/seeds/shape-zero-chunks.batch --step 1
+  attnfuzz show corpus/seeds/shape-mixed.batch --device
   attnfuzz show crash.batch --json | jq '.cases[0].steps[0].context.seq_tot'
 A batch that the contract refuses is shown with the error it gets; that is an answer, and the exit code is 0.)";
 
@@ -151,6 +158,7 @@ void add_show(CLI::App& app, int& exit_code) {
   options->config.add_to(*command);
   command->add_option("--svg", options->svg, "Draw everything into this SVG file, too")->type_name("FILE");
   command->add_flag("--json", options->json, "Print the metadata as one JSON document instead");
+  command->add_flag("--device", options->device, "Build on the device, and show what comes back from there");
   command->add_option("--step", options->step, "Show this step of each case alone, counted from 1")
       ->type_name("N")
       ->check(whole_number(1));

@@ -1,0 +1,452 @@
+#include "properties/device/check.hpp"
+
+#include "properties/compare.hpp"
+#include "properties/device/expect.hpp"
+#include "properties/device/run.hpp"
+#include "properties/device/steer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace properties::device {
+namespace {
+
+using attn::device::Capacity;
+using attn::device::DeviceMetadata;
+using attn::device::DeviceMetadataBuilder;
+
+constexpr std::array table_of_claims{
+    Claim{"D1", "the device's metadata equals the CPU path's, and so does what it refuses"},
+    Claim{"D2", "a build copies nothing back and waits for nothing"},
+    Claim{"D3", "a build allocates nothing"},
+    Claim{"D4", "a captured build replays on new data"},
+    Claim{"D5", "the result does not depend on the order of threads, blocks and streams"},
+    Claim{
+        "D6",
+        "a HIP call that fails ends in an error, no leak, the last metadata as it was, and a next build that is right"},
+    Claim{"D7", "no two threads race"},
+};
+
+using properties::set_invariant_in_progress;
+
+Finding finding_of(std::string_view id, const Difference& difference) {
+  const auto found =
+      std::find_if(table_of_claims.begin(), table_of_claims.end(), [&](const Claim& claim) { return claim.id == id; });
+  return {std::string{id}, std::string{found->claim}, difference.where, difference.what};
+}
+
+std::optional<Finding> finding_of(std::string_view id, std::string_view where, Verdict verdict) {
+  if (!verdict) return std::nullopt;
+  verdict->where = fmt::format("{}, {}", where, verdict->where);
+  return finding_of(id, *verdict);
+}
+
+using Result = tl::expected<attn::Metadata, attn::Error>;
+
+/// Array entries that a builder of this capacity holds in each of its sets, nearly.
+std::int64_t entries_of(const Capacity& capacity) {
+  return 8 * std::int64_t{capacity.max_reqs} + capacity.max_query_tokens + 4 * std::int64_t{capacity.max_chunks} +
+         3 * capacity.max_slices + capacity.max_context_tokens + capacity.max_window_tokens;
+}
+
+/// A step as the device gets it, with what the CPU path says of it.
+class Subject {
+ public:
+  Subject(std::unique_ptr<DeviceBatch> batch, std::int64_t max_entries)
+      : batch_(std::move(batch)), host_builder_(max_entries), reference_builder_(max_entries) {
+    host_ = host_builder_.build(batch_->host());
+    if (!host_) return;
+    reference_ = reference_builder_.build(batch_->reference());
+    // The device writes a position for each query token, where the CPU path has no array of that length.
+    const auto capacity = attn::device::required_capacity(batch_->host());
+    is_too_large_ = capacity && entries_of(*capacity) > 4 * max_entries;
+  }
+
+  [[nodiscard]] DeviceBatch& batch() const { return *batch_; }
+  [[nodiscard]] const Result& host() const { return host_; }
+  /// Larger than what this run may build.
+  [[nodiscard]] bool is_too_large() const {
+    return is_too_large_ || (!host_ && host_.error().kind == attn::Error::capacity_exceeded);
+  }
+  [[nodiscard]] Verdict compare_with(const Downloaded& found) const {
+    if (!reference_) return Difference{"the CPU path", attn::message(reference_.error())};
+    return compare(found, Expected{batch_->reference(), *host_, *reference_});
+  }
+
+ private:
+  std::unique_ptr<DeviceBatch> batch_;
+  attn::MetadataBuilder host_builder_;
+  attn::MetadataBuilder reference_builder_;
+  Result host_;
+  Result reference_;
+  bool is_too_large_ = false;
+};
+
+std::unique_ptr<Subject> make_subject(const batchtext::Step& step, LengthKind kind, std::int64_t max_entries) {
+  auto batch = DeviceBatch::make(step, kind);
+  return batch ? std::make_unique<Subject>(std::move(batch), max_entries) : nullptr;
+}
+
+/// The kind that `number` chooses, or the host's where the step has it not.
+std::unique_ptr<Subject> choose_subject(const batchtext::Step& step, std::uint64_t number, std::int64_t max_entries) {
+  auto chosen = make_subject(step, length_kinds[number % std::size(length_kinds)], max_entries);
+  return chosen ? std::move(chosen) : make_subject(step, LengthKind::host, max_entries);
+}
+
+/// The order that forgives most first: what is queued runs at once, threads one after the other. Then what the seed
+/// says, as late as can be.
+std::array<Schedule, 2> schedules_of(const batchtext::Step& step) {
+  const auto seed = static_cast<std::uint64_t>(step.schedule_seed);
+  return {Schedule{.is_eager = true, .warp_size = 32},
+          Schedule{.seed = seed + 1, .warp_size = seed % 2 == 0 ? 64 : 32}};
+}
+
+std::string said(const attn::Error& error) { return attn::message(error); }
+
+/// A result that should have been metadata.
+Finding unexpected_error(std::string_view id, std::string_view where, const attn::Error& error) {
+  return finding_of(id, Difference{std::string{where}, fmt::format("refused: {}", said(error))});
+}
+
+// ---- D1, D2, D3, D5: one build --------------------------------------------------------------------------------------
+
+/// What the CPU path refuses, the device path refuses with the same words, before anything is queued.
+std::optional<Finding> check_refusal(const Subject& subject, std::string_view where) {
+  set_invariant_in_progress("D1");
+  const attn::Error& expected = subject.host().error();
+  auto builder = DeviceMetadataBuilder::create({.max_reqs = 1, .captures = false});
+  if (!builder) return unexpected_error("D1", where, builder.error());
+  const Stream stream;
+  const Counts before = counts();
+  const auto found = builder->build(subject.batch().host(), subject.batch().lengths(), stream.get());
+  const Counts after = counts();
+  if (found)
+    return finding_of("D1", Difference{std::string{where}, fmt::format("metadata, expected {}", said(expected))});
+  if (found.error() != expected)
+    return finding_of(
+        "D1", Difference{std::string{where}, fmt::format("{}, expected {}", said(found.error()), said(expected))});
+  if (after.launches != before.launches || after.host_to_device_bytes != before.host_to_device_bytes)
+    return finding_of("D1", Difference{std::string{where}, "work was queued for a batch that is refused"});
+  return std::nullopt;
+}
+
+std::optional<Finding> check_costs(const Counts& before, const Counts& after, std::string_view where) {
+  set_invariant_in_progress("D2");
+  if (auto finding = finding_of(
+          "D2", where,
+          properties::compare("bytes copied to the host", after.device_to_host_bytes - before.device_to_host_bytes, 0)))
+    return finding;
+  if (auto finding = finding_of(
+          "D2", where, properties::compare("synchronisations", after.synchronisations - before.synchronisations, 0)))
+    return finding;
+  set_invariant_in_progress("D3");
+  return finding_of("D3", where, properties::compare("allocations", after.allocations - before.allocations, 0));
+}
+
+/// One build on a builder of exactly the capacity the batch needs, so that whatever leaves an array leaves an
+/// allocation.
+tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::string_view where) {
+  auto capacity = attn::device::required_capacity(subject.batch().host());
+  if (!capacity) return tl::unexpected(unexpected_error("D1", where, capacity.error()));
+  capacity->captures = false;
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  if (!builder) return tl::unexpected(unexpected_error("D1", where, builder.error()));
+  subject.batch().upload();
+  const Stream stream;
+  const Counts before = counts();
+  const auto built = builder->build(subject.batch().host(), subject.batch().lengths(), stream.get());
+  const Counts after = counts();
+  if (!built) return tl::unexpected(unexpected_error("D1", where, built.error()));
+  if (auto finding = check_costs(before, after, where)) return tl::unexpected(*finding);
+  set_invariant_in_progress("D1");
+  return download(*built, stream);
+}
+
+std::optional<Finding> check_builds(const batchtext::Step& step, LengthKind kind, const Scope& scope) {
+  std::optional<Downloaded> first;
+  for (const Schedule& schedule : schedules_of(step)) {
+    follow(schedule);
+    // Made anew for each, so that its upload is still under way when the build is queued.
+    const auto subject = make_subject(step, kind, scope.max_entries);
+    if (!subject || subject->is_too_large()) return std::nullopt;
+    const std::string where = name(kind);
+    if (!subject->host()) return check_refusal(*subject, where);
+    set_invariant_in_progress(first ? "D5" : "D1");
+    auto found = build_once(*subject, where);
+    if (!found) return found.error();
+    if (!first) {
+      if (auto finding = finding_of("D1", where, subject->compare_with(*found))) return finding;
+      first = std::move(*found);
+      if (!can_steer()) return std::nullopt;
+    } else if (auto finding = finding_of("D5", where, compare(*found, *first))) {
+      return finding;
+    }
+  }
+  return std::nullopt;
+}
+
+// ---- D1, D4: several builds -----------------------------------------------------------------------------------------
+
+/// A build that is queued, and what has to come of it.
+struct Queued {
+  DeviceMetadata metadata;
+  const Subject* subject = nullptr;
+  const Stream* stream = nullptr;
+  std::string where;
+};
+
+class Sequence {
+ public:
+  Sequence(const batchtext::Case& parsed, const Scope& scope) {
+    for (std::size_t i = 0; i < parsed.steps.size(); ++i) {
+      const batchtext::Step& step = parsed.steps[i];
+      seed_ += static_cast<std::uint64_t>(step.schedule_seed);
+      auto subject = choose_subject(step, seed_ + i, scope.max_entries);
+      if (subject->is_too_large()) continue;
+      if (const auto needed = attn::device::required_capacity(subject->batch().host())) {
+        capacity_ = max(capacity_, *needed);
+        buildable_.push_back(subjects_.size());
+      }
+      subjects_.push_back(std::move(subject));
+    }
+  }
+
+  std::optional<Finding> check() {
+    if (buildable_.empty()) return std::nullopt;
+    follow({.seed = seed_, .is_eager = seed_ % 4 == 3, .warp_size = seed_ % 2 == 0 ? 64 : 32});
+    set_invariant_in_progress("D1");
+    // With one in flight each build has to wait until the copy of the one before has been made.
+    capacity_.builds_in_flight = seed_ % 2 == 0 ? 1 : 2;
+    auto builder = DeviceMetadataBuilder::create(capacity_);
+    if (!builder) return unexpected_error("D1", "create", builder.error());
+    for (const auto& subject : subjects_) subject->batch().upload();
+    if (auto finding = check_steps(*builder)) return finding;
+    return check_replays(*builder);
+  }
+
+ private:
+  /// Steps on two streams in turn; each is looked at when the next one is queued, and still has to stand.
+  std::optional<Finding> check_steps(DeviceMetadataBuilder& builder) {
+    std::optional<Queued> last;
+    for (std::size_t i = 0; i < subjects_.size(); ++i) {
+      const Subject& subject = *subjects_[i];
+      const Stream& stream = streams_[i % 2];
+      const std::string where = fmt::format("step {}", i + 1);
+      set_invariant_in_progress("D1");
+      const auto built = builder.build(subject.batch().host(), subject.batch().lengths(), stream.get());
+      if (built.has_value() != subject.host().has_value() || (!built && built.error() != subject.host().error()))
+        return finding_of("D1",
+                          Difference{where, fmt::format("{}, expected {}", built ? "metadata" : said(built.error()),
+                                                        subject.host() ? "metadata" : said(subject.host().error()))});
+      if (last)
+        if (auto finding = look_at(*last)) return finding;
+      if (built) last = Queued{*built, &subject, &stream, where};
+    }
+    return last ? look_at(*last) : std::nullopt;
+  }
+
+  std::optional<Finding> look_at(const Queued& queued) const {
+    return finding_of("D1", queued.where, queued.subject->compare_with(download(queued.metadata, *queued.stream)));
+  }
+
+  /// One step's build, captured, replayed on every step that it has kernels for.
+  std::optional<Finding> check_replays(DeviceMetadataBuilder& builder) {
+    set_invariant_in_progress("D4");
+    const Stream& stream = streams_[0];
+    const Subject& captured = *subjects_[buildable_[seed_ % buildable_.size()]];
+    require_hip(hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal), "hipStreamBeginCapture");
+    const auto built = builder.build(captured.batch().host(), captured.batch().lengths(), stream.get());
+    hipGraph_t graph = nullptr;
+    const hipError_t ended = hipStreamEndCapture(stream.get(), &graph);
+    if (!built && graph != nullptr) require_hip(hipGraphDestroy(graph), "hipGraphDestroy");
+    if (!built) return unexpected_error("D4", "capture", built.error());
+    if (ended != hipSuccess)
+      return finding_of("D4", Difference{"capture", fmt::format("lost: {}", hipGetErrorName(ended))});
+    hipGraphExec_t exec = nullptr;
+    require_hip(hipGraphInstantiate(&exec, graph, nullptr, nullptr, 0), "hipGraphInstantiate");
+    auto finding = replay_all(builder, *built, captured, exec);
+    require_hip(hipGraphExecDestroy(exec), "hipGraphExecDestroy");
+    require_hip(hipGraphDestroy(graph), "hipGraphDestroy");
+    return finding;
+  }
+
+  std::optional<Finding> replay_all(DeviceMetadataBuilder& builder, const DeviceMetadata& built,
+                                    const Subject& captured, hipGraphExec_t exec) {
+    // The captured step itself last, when the others have left their data behind.
+    std::vector<const Subject*> order;
+    for (const std::size_t i : buildable_) order.push_back(subjects_[i].get());
+    order.push_back(&captured);
+    for (const Subject* subject : order) {
+      const std::string where =
+          fmt::format("replay {}", subject == &captured ? "of the captured step" : "of another step");
+      const auto replayed =
+          builder.restage(built, subject->batch().host(), subject->batch().lengths(), streams_[0].get());
+      if (!replayed && replayed.error().kind == attn::Error::graph_mismatch && subject != &captured) continue;
+      if (!replayed) return unexpected_error("D4", where, replayed.error());
+      require_hip(hipGraphLaunch(exec, streams_[0].get()), "hipGraphLaunch");
+      if (auto finding = finding_of("D4", where, subject->compare_with(download(*replayed, streams_[0]))))
+        return finding;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::unique_ptr<Subject>> subjects_;
+  std::vector<std::size_t> buildable_;
+  Capacity capacity_;
+  std::uint64_t seed_ = 0;
+  Stream streams_[2];
+};
+
+// ---- D6: failing calls ----------------------------------------------------------------------------------------------
+
+class Faults {
+ public:
+  Faults(const batchtext::Step& step, const Scope& scope)
+      : step_(step),
+        subject_(choose_subject(step, static_cast<std::uint64_t>(step.schedule_seed), scope.max_entries)) {}
+
+  std::optional<Finding> check() {
+    if (!subject_->host() || subject_->is_too_large()) return std::nullopt;
+    follow({.seed = static_cast<std::uint64_t>(step_.schedule_seed)});
+    set_invariant_in_progress("D6");
+    const auto capacity = attn::device::required_capacity(subject_->batch().host());
+    if (!capacity) return unexpected_error("D6", "capacity", capacity.error());
+    if (auto finding = fail_in_create(*capacity)) return finding;
+    auto builder = DeviceMetadataBuilder::create(*capacity);
+    if (!builder) return unexpected_error("D6", "create", builder.error());
+    subject_->batch().upload();
+    Queued last;
+    if (auto finding = build_right(*builder, "first build", last)) return finding;
+    if (auto finding = build_right(*builder, "second build", last)) return finding;
+    bool happened = true;
+    for (std::int64_t n = step_.fail_call.value_or(1); happened; ++n) {
+      if (auto finding = fail_in_build(*builder, n, last, happened)) return finding;
+      if (step_.fail_call) break;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static hipError_t error_of(std::int64_t n) {
+    constexpr hipError_t errors[]{hipErrorOutOfMemory, hipErrorLaunchFailure, hipErrorInvalidValue, hipErrorUnknown};
+    return errors[n % static_cast<std::int64_t>(std::size(errors))];
+  }
+
+  /// Every call of `create` in turn. Only where no single call of a build is asked for.
+  std::optional<Finding> fail_in_create(const Capacity& capacity) {
+    if (step_.fail_call) return std::nullopt;
+    for (std::int64_t n = 1;; ++n) {
+      const Counts before = counts();
+      fail_call(n, error_of(n));
+      const auto builder = DeviceMetadataBuilder::create(capacity);
+      if (!stop_failing()) return std::nullopt;
+      const std::string where = fmt::format("create, call {} ({})", n, failed_function());
+      if (auto finding = check_error(builder, n, where)) return finding;
+      if (auto finding = check_leaks(before, where)) return finding;
+    }
+  }
+
+  /// A build that nothing disturbs, looked at; becomes the last one.
+  std::optional<Finding> build_right(DeviceMetadataBuilder& builder, std::string_view where, Queued& last) {
+    const auto built = builder.build(subject_->batch().host(), subject_->batch().lengths(), stream_.get());
+    if (!built) return unexpected_error("D6", where, built.error());
+    last = Queued{*built, subject_.get(), &stream_, std::string{where}};
+    return finding_of("D6", where, subject_->compare_with(download(*built, stream_)));
+  }
+
+  /// `happened` is false when a build has fewer than n calls.
+  std::optional<Finding> fail_in_build(DeviceMetadataBuilder& builder, std::int64_t n, Queued& last, bool& happened) {
+    const Counts before = counts();
+    fail_call(n, error_of(n));
+    const auto built = builder.build(subject_->batch().host(), subject_->batch().lengths(), stream_.get());
+    happened = stop_failing();
+    if (!happened) return built ? std::nullopt : std::optional{unexpected_error("D6", "build", built.error())};
+    const std::string where = fmt::format("build, call {} ({})", n, failed_function());
+    if (auto finding = check_error(built, n, where)) return finding;
+    if (auto finding = check_leaks(before, where)) return finding;
+    if (auto finding = finding_of("D6", where + ", metadata of the build before",
+                                  subject_->compare_with(download(last.metadata, stream_))))
+      return finding;
+    return build_right(builder, where + ", next build", last);
+  }
+
+  template <class T>
+  static std::optional<Finding> check_error(const tl::expected<T, attn::Error>& result, std::int64_t n,
+                                            const std::string& where) {
+    if (result) return finding_of("D6", Difference{where, "failed, and nobody noticed"});
+    const attn::Error& error = result.error();
+    // A launch has no call of its own in HIP's interface: what fails is asked for afterwards.
+    const std::string_view expected = failed_function() == "hipLaunchKernel" ? "hipLaunchKernelGGL" : failed_function();
+    if (error.kind == attn::Error::device && error.value == error_of(n) && error.subject == expected &&
+        error.hip_error == hipGetErrorName(error_of(n)))
+      return std::nullopt;
+    return finding_of("D6", Difference{where, fmt::format("{}, expected {} failed with {}", said(error), expected,
+                                                          hipGetErrorName(error_of(n)))});
+  }
+
+  static std::optional<Finding> check_leaks(const Counts& before, const std::string& where) {
+    const Counts after = counts();
+    if (auto finding = finding_of(
+            "D6", where, properties::compare("live allocations", after.live_allocations, before.live_allocations)))
+      return finding;
+    return finding_of("D6", where,
+                      properties::compare("live streams, events and graphs", after.live_handles, before.live_handles));
+  }
+
+  const batchtext::Step& step_;
+  std::unique_ptr<Subject> subject_;
+  Stream stream_;
+};
+
+std::optional<Finding> check_step(const batchtext::Step& step, const Scope& scope) {
+  if (scope.observe != nullptr) {
+    const batchtext::Arrays arrays{step};
+    attn::MetadataBuilder builder{scope.max_entries};
+    scope.observe(arrays.batch(), builder.build(arrays.batch()));
+  }
+  const LengthKind left_out = step.schedule_seed % 4 < 2 ? LengthKind::computed : LengthKind::exact;
+  if (scope.builds)
+    for (const LengthKind kind : length_kinds)
+      if (scope.all_lengths || kind != left_out)
+        if (auto finding = check_builds(step, kind, scope)) return finding;
+  if (scope.faults && can_steer()) {
+    Faults faults{step, scope};
+    return faults.check();
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> check_all(const batchtext::Case& parsed, const Scope& scope) {
+  for (std::size_t i = 0; i < parsed.steps.size(); ++i) {
+    auto finding = check_step(parsed.steps[i], scope);
+    if (!finding) continue;
+    if (parsed.steps.size() > 1) finding->where = fmt::format("step {}, {}", i + 1, finding->where);
+    return finding;
+  }
+  if (!scope.sequence) return std::nullopt;
+  Sequence sequence{parsed, scope};
+  return sequence.check();
+}
+
+}  // namespace
+
+std::span<const Claim> claims() { return table_of_claims; }
+
+std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& scope) {
+  if (no_device()) return std::nullopt;
+  const std::int64_t races_before = num_races();
+  auto finding = check_all(parsed, scope);
+  follow({});
+  if (!finding && num_races() != races_before)
+    finding = finding_of("D7", Difference{"kernels or streams", "ThreadSanitizer has reported a race"});
+  set_invariant_in_progress({});
+  return finding;
+}
+
+}  // namespace properties::device

@@ -1,0 +1,13 @@
+// For runtimes that only run: a card's, or another one on the host.
+#include "properties/device/steer.hpp"
+
+namespace properties::device {
+
+bool can_steer() { return false; }
+void follow(const Schedule&) {}
+Counts counts() { return {}; }
+void fail_call(std::int64_t, hipError_t) {}
+bool stop_failing() { return false; }
+std::string_view failed_function() { return {}; }
+
+}  // namespace properties::device

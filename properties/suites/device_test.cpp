@@ -1,0 +1,379 @@
+// The device path, on whatever HIP runtime is built in: the device properties on the corpus and on drawn batches, and
+// what a builder promises besides its results.
+#include <gtest/gtest.h>
+
+#include <rapidcheck/gtest.h>
+
+#include "attn/device/device_metadata.hpp"
+#include "batchtext/batchtext.hpp"
+#include "properties/check.hpp"
+#include "properties/compare.hpp"
+#include "properties/device/check.hpp"
+#include "properties/device/expect.hpp"
+#include "properties/device/run.hpp"
+#include "properties/device/steer.hpp"
+#include "properties/edit.hpp"
+#include "properties/random_batch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WATCHES_RACES 1
+#endif
+#endif
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace device = properties::device;
+using attn::Error;
+using attn::device::Capacity;
+using attn::device::DeviceMetadataBuilder;
+using batchtext::Case;
+using batchtext::Step;
+
+/// Entries a batch may produce; a case then costs milliseconds.
+constexpr std::int64_t max_entries = std::int64_t{1} << 12;
+
+#ifdef WATCHES_RACES
+/// ThreadSanitizer makes every GPU thread one of its own: a hundred times slower. A share of the cases, unless
+/// ATTNFUZZ_RACE_SHARE says otherwise (1: all of them, as at night).
+constexpr int default_share = 12;
+const int configured = setenv("RC_PARAMS", "seed=20261130 max_success=30", 0);
+#else
+constexpr int default_share = 1;
+/// The seed is fixed so that two runs see the same; a night draws its own through RC_PARAMS.
+const int configured = setenv("RC_PARAMS", "seed=20261130 max_success=1000", 0);
+#endif
+
+std::size_t share() {
+  const char* const text = std::getenv("ATTNFUZZ_RACE_SHARE");
+  const int given = text == nullptr ? default_share : std::atoi(text);
+  return static_cast<std::size_t>(std::max(given, 1));
+}
+
+Step step_of(std::string_view text) {
+  const auto parsed = batchtext::parse("attnfuzz 1\n" + std::string{text});
+  EXPECT_TRUE(parsed) << text;
+  return parsed->steps.front();
+}
+
+/// Skipped, with the reason, where no device answers.
+class Device : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = device::no_device()) GTEST_SKIP() << *reason;
+    device::follow({});
+  }
+};
+
+// ---- the properties -------------------------------------------------------------------------------------------------
+
+class DeviceCorpus : public Device, public testing::WithParamInterface<const char*> {};
+
+TEST_P(DeviceCorpus, every_file_holds_on_the_device) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path{ATTNFUZZ_SOURCE_DIR} / "corpus" / GetParam()))
+    if (entry.path().extension() == ".batch") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  ASSERT_FALSE(files.empty());
+  std::size_t checked = 0;
+  for (std::size_t i = 0; i < files.size(); i += share(), ++checked) {
+    std::ifstream in{files[i], std::ios::binary};
+    const auto parsed = batchtext::parse(std::string{std::istreambuf_iterator<char>{in}, {}});
+    ASSERT_TRUE(parsed) << files[i];
+    // Large batches cost most and say least about schedules and faults.
+    if (const auto finding = device::check_case(*parsed, {.max_entries = std::int64_t{1} << 20}))
+      ADD_FAILURE() << properties::report(*finding, *parsed, "attnfuzz check --device " + files[i].string());
+  }
+  fmt::print("corpus/{}: {} of {} files on the device path\n", GetParam(), checked, files.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, DeviceCorpus, testing::Values("seeds", "regressions"),
+                         [](const auto& info) { return std::string{info.param}; });
+
+rc::Gen<Case> cases(int max_steps) {
+  auto seeds = rc::gen::noShrink(rc::gen::resize(rc::kNominalSize, rc::gen::arbitrary<std::uint64_t>()));
+  auto drawn = rc::gen::map(std::move(seeds), [max_steps](std::uint64_t seed) {
+    properties::Random random{seed};
+    Case parsed = properties::draw_case(random, max_steps);
+    for (Step& step : parsed.steps) step.schedule_seed = static_cast<std::int32_t>(random.below(1 << 16));
+    const auto kind = static_cast<Error::Kind>(random.below(Error::num_kinds));
+    if (random.chance(10) && properties::is_builder_kind(kind))
+      parsed.steps.push_back(properties::draw_malformed(random, kind, max_entries));
+    return parsed;
+  });
+  return rc::gen::shrink(std::move(drawn),
+                         [](const Case& parsed) { return rc::seq::fromContainer(properties::smaller_cases(parsed)); });
+}
+
+void tag_shape(const Case& parsed) {
+  const batchtext::Arrays arrays{parsed.steps.front()};
+  attn::MetadataBuilder builder{max_entries};
+  const auto built = builder.build(arrays.batch());
+  RC_TAG(!built                           ? std::string{attn::name(built.error().kind)}
+         : built->split.num_extends == 0  ? std::string{"no extend"}
+         : built->context.num_chunks == 0 ? std::string{"zero chunks"}
+         : built->context.num_chunks == 1 ? std::string{"one chunk"}
+                                          : std::string{"several chunks"});
+}
+
+void check_drawn(const std::string& name, int max_steps, const device::Scope& scope) {
+  std::optional<std::string> id;
+  const bool held = rc::check(name, [&] {
+    const Case parsed = *cases(max_steps);
+    tag_shape(parsed);
+    const auto finding = device::check_case(parsed, scope);
+    // The same invariant on the way to a smaller case.
+    if (!finding || (id && *id != finding->id)) return;
+    if (!id) {
+      const std::string file = fmt::format("unshrunk-{}.batch", finding->id);
+      std::ofstream{file} << batchtext::print(parsed);
+      fmt::print(stderr, "before shrinking, kept in {}:\n{}\n", file,
+                 properties::report(*finding, parsed, "attnfuzz check --device " + file));
+    }
+    id = finding->id;
+    RC_FAIL(properties::report(*finding, parsed, "attnfuzz check --device FILE"));
+  });
+  EXPECT_TRUE(held);
+}
+
+TEST_F(Device, builds_hold) {
+  check_drawn("builds hold", 1, {.sequence = false, .faults = false, .max_entries = max_entries});
+}
+TEST_F(Device, sequences_and_replays_hold) {
+  check_drawn("sequences and replays hold", 4, {.builds = false, .faults = false, .max_entries = max_entries});
+}
+TEST_F(Device, failing_calls_are_survived) {
+  if (!device::can_steer()) GTEST_SKIP() << "calls of this runtime cannot be made to fail";
+#ifdef WATCHES_RACES
+  GTEST_SKIP() << "a failing call is no race; the build without ThreadSanitizer holds this";
+#endif
+  check_drawn("failing calls are survived", 1, {.builds = false, .sequence = false, .max_entries = max_entries});
+}
+
+// ---- sizes beyond one block -----------------------------------------------------------------------------------------
+
+/// More extends, passes and tokens than one block of any kernel takes.
+class LargeBatch : public Device, public testing::WithParamInterface<const char*> {};
+
+TEST_P(LargeBatch, is_scanned_by_several_blocks) {
+#ifdef WATCHES_RACES
+  GTEST_SKIP() << "a thousand threads a kernel are more than ThreadSanitizer takes in a test's time";
+#endif
+  const Case parsed{{step_of(GetParam())}};
+  const auto finding = device::check_case(parsed, {.faults = false});
+  if (finding) FAIL() << properties::report(*finding, parsed, "attnfuzz check --device");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LargeBatch,
+                         testing::Values("workspace_tokens 20000\nbatch 3000q2s40_5q7\nseq_lens_upper_bound batch",
+                                         "workspace_tokens 20000\nchunk_policy packed\nbatch 3000q2s40\nwindow_left 9",
+                                         "workspace_tokens 7\nbatch 4q2s3000\nschedule_seed 3",
+                                         "workspace_tokens 3\nchunk_policy packed\nbatch 2q5s2k_2q1k\nschedule_seed 1",
+                                         "batch 5000q1s9_1500q3s5", "decode_threshold 4\nbatch 2500q4s100_500q0s0"),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+// ---- the contract ---------------------------------------------------------------------------------------------------
+
+constexpr const char* mixed =
+    "window_left 5\nworkspace_tokens 16\nbatch 3q1s20_2q4s30_q6s40_2q5_q0s7\nseq_lens_upper_bound batch";
+
+TEST_F(Device, a_capacity_below_zero_is_refused_by_name) {
+  for (const auto& [capacity, subject] :
+       {std::pair{Capacity{.max_reqs = -1}, "max_reqs"}, std::pair{Capacity{.max_chunks = -7}, "max_chunks"},
+        std::pair{Capacity{.builds_in_flight = 0}, "builds_in_flight"}}) {
+    const auto builder = DeviceMetadataBuilder::create(capacity);
+    ASSERT_FALSE(builder) << subject;
+    EXPECT_EQ(builder.error().kind, Error::invalid_capacity);
+    EXPECT_EQ(builder.error().subject, subject);
+  }
+}
+
+TEST_F(Device, above_its_capacity_a_builder_refuses_with_both_numbers_and_queues_nothing) {
+  const batchtext::Arrays arrays{step_of(mixed)};
+  const auto needed = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(needed) << attn::message(needed.error());
+  struct Less {
+    const char* subject;
+    std::int64_t need;
+    Capacity capacity;
+  };
+  const auto with = [&](auto change) {
+    Capacity capacity = *needed;
+    change(capacity);
+    return capacity;
+  };
+  const Less all[] = {
+      {"requests", needed->max_reqs, with([](Capacity& c) { --c.max_reqs; })},
+      {"query tokens", needed->max_query_tokens, with([](Capacity& c) { --c.max_query_tokens; })},
+      {"chunks", needed->max_chunks, with([](Capacity& c) { --c.max_chunks; })},
+      {"slices", needed->max_slices, with([](Capacity& c) { --c.max_slices; })},
+      {"context tokens", needed->max_context_tokens, with([](Capacity& c) { --c.max_context_tokens; })},
+      {"window tokens", needed->max_window_tokens, with([](Capacity& c) { --c.max_window_tokens; })},
+  };
+  for (const Less& less : all) {
+    auto builder = DeviceMetadataBuilder::create(less.capacity);
+    ASSERT_TRUE(builder) << less.subject;
+    const device::Stream stream;
+    const device::Counts before = device::counts();
+    const auto built = builder->build(arrays.batch(), {}, stream.get());
+    ASSERT_FALSE(built) << less.subject;
+    EXPECT_EQ(built.error(), (Error{Error::capacity_exceeded, -1, less.need, less.need - 1, less.subject}))
+        << attn::message(built.error());
+    EXPECT_EQ(device::counts().launches, before.launches);
+    EXPECT_EQ(device::counts().host_to_device_bytes, before.host_to_device_bytes);
+  }
+}
+
+TEST_F(Device, the_larger_of_two_capacities_has_room_for_both) {
+  const Capacity a{.max_reqs = 3, .max_query_tokens = 9, .max_chunks = 1, .max_slices = 2};
+  const Capacity b{.max_reqs = 2, .max_query_tokens = 10, .max_context_tokens = 4, .max_window_tokens = 5};
+  const Capacity both = max(a, b);
+  EXPECT_EQ(both, (Capacity{.max_reqs = 3,
+                            .max_query_tokens = 10,
+                            .max_chunks = 1,
+                            .max_slices = 2,
+                            .max_context_tokens = 4,
+                            .max_window_tokens = 5}));
+}
+
+TEST_F(Device, a_capture_without_room_for_one_is_refused) {
+  const batchtext::Arrays arrays{step_of(mixed)};
+  auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  capacity->captures = false;
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder);
+  const device::Stream stream;
+  ASSERT_EQ(hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal), hipSuccess);
+  const auto built = builder->build(arrays.batch(), {}, stream.get());
+  hipGraph_t graph = nullptr;
+  EXPECT_EQ(hipStreamEndCapture(stream.get(), &graph), hipSuccess);
+  if (graph != nullptr) EXPECT_EQ(hipGraphDestroy(graph), hipSuccess);
+  ASSERT_FALSE(built);
+  EXPECT_EQ(built.error().kind, Error::invalid_capacity) << attn::message(built.error());
+}
+
+/// A decode batch in a graph, at its captured size, as servers replay it: fewer real requests, padding behind them.
+TEST_F(Device, a_captured_decode_batch_replays_with_padding) {
+  auto captured = device::DeviceBatch::make(step_of("decode_threshold 2\nbatch 8q2s100"), device::LengthKind::exact);
+  ASSERT_TRUE(captured);
+  auto capacity = attn::device::required_capacity(captured->host());
+  ASSERT_TRUE(capacity);
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder);
+  const device::Stream stream;
+  captured->upload();
+  ASSERT_EQ(hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal), hipSuccess);
+  const auto recorded = builder->build(captured->host(), captured->lengths(), stream.get());
+  hipGraph_t graph = nullptr;
+  ASSERT_EQ(hipStreamEndCapture(stream.get(), &graph), hipSuccess);
+  ASSERT_TRUE(recorded) << attn::message(recorded.error());
+  hipGraphExec_t exec = nullptr;
+  ASSERT_EQ(hipGraphInstantiate(&exec, graph, nullptr, nullptr, 0), hipSuccess);
+  for (const char* text : {"decode_threshold 2\nbatch 5q2s100_3q0s9", "decode_threshold 2\nbatch 8q2s7",
+                           "decode_threshold 2\nbatch q1s3_7q0s77"}) {
+    auto next = device::DeviceBatch::make(step_of(text), device::LengthKind::exact);
+    next->upload();
+    const auto replayed = builder->restage(*recorded, next->host(), next->lengths(), stream.get());
+    ASSERT_TRUE(replayed) << text << attn::message(replayed.error());
+    ASSERT_EQ(hipGraphLaunch(exec, stream.get()), hipSuccess);
+    const auto found = device::download(*replayed, stream);
+    attn::MetadataBuilder host_builder;
+    attn::MetadataBuilder reference_builder;
+    const auto host = host_builder.build(next->host());
+    const auto reference = reference_builder.build(next->reference());
+    ASSERT_TRUE(host && reference);
+    const auto differs = device::compare(found, {next->reference(), *host, *reference});
+    EXPECT_FALSE(differs) << text << ": " << differs->where << ": " << differs->what;
+  }
+  const auto other = device::DeviceBatch::make(step_of("decode_threshold 2\nbatch 9q2s7"), device::LengthKind::host);
+  const auto refused = builder->restage(*recorded, other->host(), {}, stream.get());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, Error::capacity_exceeded) << attn::message(refused.error());
+  const auto fewer = device::DeviceBatch::make(step_of("decode_threshold 2\nbatch 7q2s7"), device::LengthKind::host);
+  const auto mismatch = builder->restage(*recorded, fewer->host(), {}, stream.get());
+  ASSERT_FALSE(mismatch);
+  EXPECT_EQ(mismatch.error(), (Error{Error::graph_mismatch, -1, 7, 8, "requests"})) << attn::message(mismatch.error());
+  EXPECT_EQ(hipGraphExecDestroy(exec), hipSuccess);
+  EXPECT_EQ(hipGraphDestroy(graph), hipSuccess);
+}
+
+TEST_F(Device, a_moved_builder_takes_its_memory_along) {
+  const batchtext::Arrays arrays{step_of(mixed)};
+  const auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  auto first = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(first);
+  const device::Stream stream;
+  const auto built = first->build(arrays.batch(), {}, stream.get());
+  ASSERT_TRUE(built);
+  DeviceMetadataBuilder second = std::move(*first);
+  EXPECT_EQ(second.capacity(), *capacity);
+  const auto found = device::download(*built, stream);
+  EXPECT_EQ(found.metadata.split.num_extends, 3);
+  EXPECT_TRUE(second.build(arrays.batch(), {}, stream.get()));
+}
+
+TEST_F(Device, a_builder_that_ends_waits_for_what_is_queued) {
+  const batchtext::Arrays arrays{step_of(mixed)};
+  const auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  const device::Stream stream;
+  {
+    auto builder = DeviceMetadataBuilder::create(*capacity);
+    ASSERT_TRUE(builder);
+    ASSERT_TRUE(builder->build(arrays.batch(), {}, stream.get()));
+  }
+  // Memory that was freed under a kernel shows here: by AddressSanitizer, or as a failed kernel.
+  EXPECT_EQ(hipStreamSynchronize(stream.get()), hipSuccess);
+}
+
+/// What the device may find in lengths that nobody checked: every value stays inside the arrays.
+TEST_F(Device, lengths_out_of_range_count_as_the_nearest_that_is_not) {
+  for (const char* lens : {"-1 -5 2147483647 -2147483648 9 0", "2147483647 2147483647 2147483647 2147483647 0 1"}) {
+    const std::string text = std::string{"workspace_tokens 8\nwindow_left 3\nbatch 2q1s9_2q4s30_2q5\n"} +
+                             "seq_lens_upper_bound batch\nseq_lens " + lens;
+    for (const auto kind : {device::LengthKind::exact, device::LengthKind::computed}) {
+      const auto batch = device::DeviceBatch::make(step_of(text), kind);
+      if (!batch) continue;  // a count of computed tokens that is no int32
+      const auto capacity = attn::device::required_capacity(batch->host());
+      ASSERT_TRUE(capacity) << attn::message(capacity.error());
+      auto builder = DeviceMetadataBuilder::create(*capacity);
+      ASSERT_TRUE(builder);
+      batch->upload();
+      const device::Stream stream;
+      const auto built = builder->build(batch->host(), batch->lengths(), stream.get());
+      ASSERT_TRUE(built) << attn::message(built.error());
+      attn::MetadataBuilder host_builder;
+      attn::MetadataBuilder reference_builder;
+      const auto host = host_builder.build(batch->host());
+      const auto reference = reference_builder.build(batch->reference());
+      ASSERT_TRUE(host && reference);
+      const auto found = device::download(*built, stream);
+      const auto differs = device::compare(found, {batch->reference(), *host, *reference});
+      EXPECT_FALSE(differs) << text << ": " << differs->where << ": " << differs->what;
+    }
+  }
+}
+
+TEST_F(Device, an_error_of_hip_names_the_call_and_the_error) {
+  if (!device::can_steer()) GTEST_SKIP() << "calls of this runtime cannot be made to fail";
+  device::fail_call(3, hipErrorOutOfMemory);
+  const auto builder = DeviceMetadataBuilder::create({.max_reqs = 4});
+  EXPECT_TRUE(device::stop_failing());
+  ASSERT_FALSE(builder);
+  EXPECT_EQ(attn::message(builder.error()), "device: hipMalloc failed with hipErrorOutOfMemory (2)");
+}
+
+}  // namespace
