@@ -14,6 +14,8 @@ std::string& source() {
   return file;
 }
 
+bool skipped = false;
+
 [[noreturn]] void die(const std::string& text) {
   std::fflush(stdout);
   std::fwrite(text.data(), 1, text.size(), stderr);
@@ -24,6 +26,13 @@ std::string& source() {
 }  // namespace
 
 void set_source(std::string_view file) { source() = file; }
+
+void skip(std::string_view reason) {
+  if (!skipped) fmt::print(stderr, "{}: nothing is checked: {}\n", target_name, reason);
+  skipped = true;
+}
+
+bool is_skipped() { return skipped; }
 
 void require(const std::optional<properties::Finding>& finding, const batchtext::Case& parsed) {
   if (!finding) return;

@@ -35,6 +35,10 @@ void require(bool holds, std::string_view what);
 /// The file a replay runs, for the report's command.
 void set_source(std::string_view file);
 
+/// Says, once and on stderr, why nothing is checked here, for a target that lacks what it checks on.
+void skip(std::string_view reason);
+[[nodiscard]] bool is_skipped();
+
 // Each target defines these three.
 extern const std::string_view target_name;
 extern const Mutations target_mutations;

@@ -11,9 +11,10 @@ namespace properties::device {
 
 /// Which of them are held.
 struct Scope {
-  bool builds = true;    ///< every step by itself: D1, D2, D3, D5
-  /// With all ways that lengths reach the device; else with the host's own and one that schedule_seed chooses.
-  bool all_lengths = true;
+  bool builds = true;  ///< every step by itself: D1, D2, D3, D5
+  /// Each step with all ways that lengths reach the device, under all schedules; else, for speed, with the host's own
+  /// lengths once and with one other way, which schedule_seed chooses, under all.
+  bool thorough = true;
   bool sequence = true;  ///< the steps on one builder and in one graph: D1, D4
   bool faults = true;    ///< every call of a build made to fail in turn: D6
   std::int64_t max_entries = default_max_entries;
@@ -23,8 +24,8 @@ struct Scope {
 
 /// Holds the device properties against a case on the runtime that is built in. The first that does not hold. A step's
 /// `schedule_seed` orders the simulated device; `fail_call` makes that one call of its build fail instead of each in
-/// turn. Without a device, or where the runtime cannot be steered, what needs it is left out. Throws HipFailure when
-/// HIP fails outside of the library.
+/// turn. Without a device, or where the runtime cannot be steered or has no graphs, what needs it is left out. Throws
+/// HipFailure when HIP fails outside of the library.
 [[nodiscard]] std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& scope = {});
 
 struct Claim {

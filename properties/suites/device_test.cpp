@@ -247,6 +247,13 @@ TEST_F(Device, the_larger_of_two_capacities_has_room_for_both) {
                             .max_window_tokens = 5}));
 }
 
+/// False where the runtime has no graphs.
+bool begin_capture(const device::Stream& stream) {
+  const hipError_t begun = hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal);
+  EXPECT_TRUE(begun == hipSuccess || begun == hipErrorNotSupported) << hipGetErrorName(begun);
+  return begun == hipSuccess;
+}
+
 TEST_F(Device, a_capture_without_room_for_one_is_refused) {
   const batchtext::Arrays arrays{step_of(mixed)};
   auto capacity = attn::device::required_capacity(arrays.batch());
@@ -255,7 +262,7 @@ TEST_F(Device, a_capture_without_room_for_one_is_refused) {
   auto builder = DeviceMetadataBuilder::create(*capacity);
   ASSERT_TRUE(builder);
   const device::Stream stream;
-  ASSERT_EQ(hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal), hipSuccess);
+  if (!begin_capture(stream)) GTEST_SKIP() << "this runtime has no graphs";
   const auto built = builder->build(arrays.batch(), {}, stream.get());
   hipGraph_t graph = nullptr;
   EXPECT_EQ(hipStreamEndCapture(stream.get(), &graph), hipSuccess);
@@ -274,7 +281,7 @@ TEST_F(Device, a_captured_decode_batch_replays_with_padding) {
   ASSERT_TRUE(builder);
   const device::Stream stream;
   captured->upload();
-  ASSERT_EQ(hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal), hipSuccess);
+  if (!begin_capture(stream)) GTEST_SKIP() << "this runtime has no graphs";
   const auto recorded = builder->build(captured->host(), captured->lengths(), stream.get());
   hipGraph_t graph = nullptr;
   ASSERT_EQ(hipStreamEndCapture(stream.get(), &graph), hipSuccess);

@@ -331,7 +331,22 @@ TEST_F(Program, a_replay_says_what_it_cannot_read) {
   EXPECT_EQ(run({}, "", ATTNFUZZ_PLANTED_TARGET).exit_code, 2);
   const Outcome help = run({"--help"}, "", ATTNFUZZ_PLANTED_TARGET);
   EXPECT_EQ(help.exit_code, 0);
-  EXPECT_TRUE(contains(help.out, "Example: fuzz_metadata")) << help.out;
+  EXPECT_TRUE(contains(help.out, "Examples:\n  fuzz_metadata")) << help.out;
+  const Outcome no_number = run({"--draw", "many"}, "", ATTNFUZZ_PLANTED_TARGET);
+  EXPECT_EQ(no_number.exit_code, 2);
+  EXPECT_EQ(no_number.err, "fuzz_metadata: --draw needs a whole number, not 'many'\n");
+}
+
+TEST_F(Program, a_replay_draws_cases_and_leaves_the_one_that_does_not_hold) {
+  const Outcome result = run({"--draw", "1000", "--seed", "7"}, "", ATTNFUZZ_PLANTED_TARGET);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.err, "FINDING C1")) << result.err;
+  const auto names = files();
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_TRUE(std::regex_match(*names.begin(), std::regex{"drawn-[0-9]+\\.batch"})) << *names.begin();
+  EXPECT_TRUE(contains(result.err, "repeat:  fuzz_metadata " + *names.begin())) << result.err;
+  const Outcome again = run({*names.begin()}, "", ATTNFUZZ_PLANTED_TARGET);
+  EXPECT_TRUE(contains(again.err, "FINDING C1")) << again.err;
 }
 
 // ---- targets --------------------------------------------------------------------------------------------------------

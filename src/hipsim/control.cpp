@@ -16,10 +16,13 @@ void print_and_abort(const Report& report) {
   std::abort();
 }
 
+/// The thread that may call: the one that called first, or configured or reset the runtime last.
 std::thread::id& owner() {
   static std::thread::id id = std::this_thread::get_id();
   return id;
 }
+
+void claim() { owner() = std::this_thread::get_id(); }
 
 /// Takes one call off the fault that is set; true when this is the one.
 bool is_faulty(Runtime& sim, const char* function) {
@@ -125,6 +128,7 @@ bool configure(const Config& config) {
   const bool is_warp = config.warp_size == 32 || config.warp_size == 64;
   const bool is_mode = config.mode == Mode::lazy || config.mode == Mode::eager;
   if (sim.inside != nullptr || !is_warp || !is_mode || config.num_devices < 0) return false;
+  claim();
   sim.queue.run_all();
   sim.config = config;
   sim.random.seed(config.seed);
@@ -189,12 +193,14 @@ std::vector<Allocation> live_allocations() {
 void reset() {
   Runtime& sim = runtime();
   if (sim.inside != nullptr) return;
+  claim();
   sim.queue.drop();
   free_all(false);
   sim.config = {};
   sim.random.seed(0);
   sim.num_fresh = 0;
   sim.freed.clear();
+  sim.num_freed = 0;
   reset_counters();
   clear_fault();
   sim.failed_function = {};

@@ -22,7 +22,8 @@ namespace {
 
 /// What a kernel may need, with room for AddressSanitizer's larger frames.
 constexpr std::size_t stack_size = std::size_t{128} << 10;
-/// Stacks begin at different places of their pages, or the first lines of all of them fall into the same cache sets.
+/// Stacks begin at different places of their pages, or the first lines of all of them fall into the same cache sets: a
+/// tenth slower when kernels keep variables there.
 constexpr std::size_t colour_size = 1600;
 
 Stack host_stack;
@@ -45,6 +46,8 @@ void arrive() {
 
 [[noreturn]] void run() {
   arrive();
+  // One call for both steps: it tells the processor where the next return goes, and that is the one from the work of
+  // the fiber that goes on when this one rests. 4.5 instead of 6 us to begin and end 256 threads.
   for (unsigned i = 0;; i ^= 1) steps[i]();
 }
 
@@ -67,8 +70,9 @@ Fiber* go_on_with(Fiber** to) {
 
 // By hand. Boost's switch is a call that does not return where it came from: the processor, which expects calls and
 // returns to pair, then mispredicts the return behind every barrier, and the floating-point modes it saves are none of
-// a kernel's business. Here `choose` is the only call that returns; the way back into the kernel is a jump. And of a
-// walk's steps only those are left to `choose` that are not the next one.
+// a kernel's business. Here `choose` is the only call that returns; the way back into the kernel is a jump. And the
+// usual step of a walk, to the next one, asks nobody. For each of 256 threads and each barrier: 13 ns with `choose`,
+// 4 ns without, see bench/.
 extern "C" void hipsim_switch_stack(Place place, Choose choose);
 static_assert(offsetof(Fiber, registers) == 0 && offsetof(Fiber, thread) == 64 && sizeof(detail::Current) == 16);
 static_assert(offsetof(Walk, turn) == 0 && offsetof(Walk, last) == 8 && offsetof(Walk, place) == 16 &&

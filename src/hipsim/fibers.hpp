@@ -7,8 +7,9 @@ namespace hipsim::fibers {
 
 struct Stack;
 
-/// A stack and the GPU thread that runs on it. What a barrier needs of it lies together, and not on the stack: of a few
-/// hundred stacks each is a page of its own, which is more than the processor translates at once.
+/// A stack and the GPU thread that runs on it. What a barrier needs of it lies here, close to that of the next one, and
+/// not on the stack: 256 stacks are as many pages, more than the processor has addresses of at hand. 3.8 instead of 4.8
+/// ns for each thread and barrier, and of 11 in one process out of five.
 struct Fiber {
   void* registers[8]{};  ///< where it goes on, while it does not run
   detail::Current thread{};
@@ -36,7 +37,7 @@ struct Walk {
   Place place;
   Choose choose;  ///< asked behind the last, and at another place
 };
-extern "C" Walk hipsim_walk;
+extern "C" __attribute__((visibility("hidden"))) Walk hipsim_walk;
 
 /// `stop` with the walk's `choose`, for programs without AddressSanitizer. What a barrier costs is what this costs.
 extern "C" void hipsim_walk_on(Place place);

@@ -31,11 +31,14 @@ std::string size_of(const Allocation& allocation) {
          " memory made at " + text_of(allocation.place);
 }
 
+/// The last one that was freed at this address.
 const Allocation* find_freed(const void* pointer) {
-  const auto& freed = runtime().freed;
-  const auto found = std::find_if(freed.rbegin(), freed.rend(),
-                                  [&](const Allocation& allocation) { return allocation.pointer == pointer; });
-  return found == freed.rend() ? nullptr : &*found;
+  const Runtime& sim = runtime();
+  for (std::size_t back = 1; back <= sim.freed.size(); ++back) {
+    const Allocation& allocation = sim.freed[(sim.num_freed - back) % max_freed];
+    if (allocation.pointer == pointer) return &allocation;
+  }
+  return nullptr;
 }
 
 hipError_t allocate(ApiCall& call, void** pointer, std::size_t size, bool is_pinned, const Place& place) {
@@ -44,10 +47,8 @@ hipError_t allocate(ApiCall& call, void** pointer, std::size_t size, bool is_pin
   *pointer = nullptr;
   // HIP answers null and success, which a kernel then gets to see.
   if (size == 0) return call.fail(hipErrorInvalidValue, "0 bytes asked for");
-  std::size_t live = size;
-  for (const auto& [at, allocation] : sim.allocations)
-    if (!allocation.is_pinned) live += allocation.size;
-  if (size > sim.config.device_memory_bytes || (!is_pinned && live > sim.config.device_memory_bytes))
+  const std::size_t left = sim.config.device_memory_bytes - std::min(sim.device_bytes, sim.config.device_memory_bytes);
+  if (size > (is_pinned ? sim.config.device_memory_bytes : left))
     return call.fail(hipErrorOutOfMemory, std::to_string(size) + " bytes asked for, the device has " +
                                               std::to_string(sim.config.device_memory_bytes) + " in all");
   void* made = nullptr;
@@ -57,6 +58,7 @@ hipError_t allocate(ApiCall& call, void** pointer, std::size_t size, bool is_pin
   fill_with_junk(made, size, ++sim.num_fresh);
   sim.allocations.emplace(reinterpret_cast<std::uintptr_t>(made), Allocation{made, size, is_pinned, place});
   sim.order_made.push_back(made);
+  if (!is_pinned) sim.device_bytes += size;
   if (!is_pinned && access_depth == 0) watch::poison(made, size);
   ++sim.counted.allocations;
   *pointer = made;
@@ -84,8 +86,12 @@ hipError_t release(ApiCall& call, void* pointer, bool is_pinned, const Place& pl
   }
   sim.allocations.erase(found);
   std::erase(sim.order_made, pointer);
-  if (sim.freed.size() == max_freed) sim.freed.erase(sim.freed.begin());
-  sim.freed.push_back(allocation);
+  if (!is_pinned) sim.device_bytes -= allocation.size;
+  if (sim.freed.size() < max_freed)
+    sim.freed.push_back(allocation);
+  else
+    sim.freed[sim.num_freed % max_freed] = allocation;
+  ++sim.num_freed;
   watch::unpoison(pointer, allocation.size);
   std::free(pointer);
   ++sim.counted.frees;
@@ -204,11 +210,19 @@ Where where_is(const void* pointer) {
   return allocation->is_pinned ? Where::pinned : Where::device;
 }
 
-DeviceAccess::DeviceAccess() {
-  if (access_depth++ == 0) open_device(true);
+DeviceAccess::DeviceAccess(bool all) : all_(all) {
+  if (all_ && access_depth++ == 0) open_device(true);
 }
 DeviceAccess::~DeviceAccess() {
-  if (--access_depth == 0) open_device(false);
+  if (all_ && --access_depth == 0) open_device(false);
+}
+AllocationAccess::AllocationAccess(const void* at) {
+  if (access_depth > 0 || !watch::has_address_sanitizer() || where_is(at) != Where::device) return;
+  opened_ = find_allocation(at);
+  watch::unpoison(opened_->pointer, opened_->size);
+}
+AllocationAccess::~AllocationAccess() {
+  if (opened_ != nullptr) watch::poison(opened_->pointer, opened_->size);
 }
 HostAccess::HostAccess() : depth_(std::exchange(access_depth, 0)) {
   if (depth_ > 0) open_device(false);
@@ -234,6 +248,7 @@ void free_all(bool report_leaks) {
   }
   sim.allocations.clear();
   sim.order_made.clear();
+  sim.device_bytes = 0;
   sim.events.clear();
   sim.graphs.clear();
   sim.execs.clear();
@@ -295,9 +310,8 @@ hipError_t hipMemGetInfo(std::size_t* free, std::size_t* total, Place place) {
   ApiCall call{"hipMemGetInfo", place};
   if (call.refused()) return call.error();
   if (free == nullptr || total == nullptr) return call.fail(hipErrorInvalidValue, "a pointer to set is null");
-  *free = *total = runtime().config.device_memory_bytes;
-  for (const auto& [at, allocation] : runtime().allocations)
-    if (!allocation.is_pinned) *free -= allocation.size;
+  *total = runtime().config.device_memory_bytes;
+  *free = *total - std::min(runtime().device_bytes, *total);
   return hipSuccess;
 }
 

@@ -110,11 +110,17 @@ void Queue::sweep() {
                  pending_.end());
 }
 
+bool Queue::has_kernel() const {
+  return std::any_of(pending_.begin(), pending_.end(), [](const OpPtr& op) {
+    return std::holds_alternative<std::unique_ptr<KernelLaunch>>(*op->payload);
+  });
+}
+
 void Queue::run_until(const OpPtr& target) {
   if (target == nullptr || target->is_done) return;
   Runtime& sim = runtime();
   mark_needed(target);
-  const DeviceAccess access;
+  const DeviceAccess access{has_kernel()};
   const bool is_plain = sim.config.seed == 0;
   if (is_plain) {
     // By index: a host function may not queue anything, but `pending_` is a member that others grow.
@@ -143,7 +149,7 @@ void Queue::run_all() {
 void Queue::run_one_towards(const OpPtr& target) {
   if (target == nullptr || target->is_done) return;
   mark_needed(target);
-  const DeviceAccess access;
+  const DeviceAccess access{has_kernel()};
   for (const OpPtr& op : pending_) {
     if (!op->is_needed || op->is_done) continue;
     run(*op);
@@ -175,11 +181,14 @@ void Queue::run(Op& op) {
     sim.inside = nullptr;
   } else if (const auto* copy = std::get_if<Copy>(&payload)) {
     if (check_host_ends(op, *copy, host_writes_)) {
+      const AllocationAccess from{copy->from};
+      const AllocationAccess to{copy->to};
       if (std::exchange(op.hides_target, false)) watch::unpoison(copy->to, copy->size);
-      std::memmove(copy->to, copy->from, copy->size);
+      std::memcpy(copy->to, copy->from, copy->size);
     }
     if (copy->to_host) ++host_writes_;
   } else if (const auto* set = std::get_if<Set>(&payload)) {
+    const AllocationAccess to{set->to};
     std::memset(set->to, set->value, set->size);
   } else if (const auto* function = std::get_if<HostFunction>(&payload)) {
     const HostAccess access;

@@ -116,6 +116,7 @@ class Queue {
  private:
   void run(Op& op);
   void mark_needed(const OpPtr& op);
+  [[nodiscard]] bool has_kernel() const;
   void sweep();
 
   std::vector<OpPtr> pending_;  ///< in the order queued, which no operation waits against

@@ -90,9 +90,11 @@ struct Runtime {
   watch::Strand host_strand = nullptr;  ///< while something else runs
 
   std::map<std::uintptr_t, Allocation> allocations;  ///< by address
+  std::size_t device_bytes = 0;                      ///< of those that are not pinned
   std::vector<const void*> order_made;               ///< of those
-  std::vector<Allocation> freed;                     ///< the last few, for messages
-  std::uint64_t num_fresh = 0;                       ///< allocations ever: each has junk of its own
+  std::vector<Allocation> freed;                     ///< the last few, in turn, for messages
+  std::size_t num_freed = 0;
+  std::uint64_t num_fresh = 0;  ///< allocations ever: each has junk of its own
 
   Queue queue;
   Registry<ihipStream_t> streams;
@@ -146,13 +148,28 @@ enum class Where : std::uint8_t { device, pinned, pageable };
 [[nodiscard]] const Allocation* find_allocation(const void* pointer);
 [[nodiscard]] Where where_is(const void* pointer);
 
-/// While one of these lives, device memory may be touched: kernels and copies run.
+/// While one of these lives, all device memory may be touched: kernels run.
 class DeviceAccess {
  public:
-  DeviceAccess();
+  explicit DeviceAccess(bool all);  ///< false: nothing changes
   ~DeviceAccess();
   DeviceAccess(const DeviceAccess&) = delete;
   DeviceAccess& operator=(const DeviceAccess&) = delete;
+
+ private:
+  bool all_;
+};
+/// While one of these lives, the device memory that holds `at` may be touched: a copy or a set runs, for which opening
+/// all would cost more.
+class AllocationAccess {
+ public:
+  explicit AllocationAccess(const void* at);
+  ~AllocationAccess();
+  AllocationAccess(const AllocationAccess&) = delete;
+  AllocationAccess& operator=(const AllocationAccess&) = delete;
+
+ private:
+  const Allocation* opened_ = nullptr;
 };
 /// And while one of these lives inside, it may not: a host function runs.
 class HostAccess {

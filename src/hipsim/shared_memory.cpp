@@ -90,14 +90,15 @@ const std::vector<Section>& sections() {
 }  // namespace
 
 void renew_shared_variables(Random& random) {
-  for (const Section& section : sections()) {
+  // Copies of begin and size, or each store is thought to change them and no two go together: four times as slow.
+  for (const auto [begin, size] : sections()) {
     // Word by word and not with memset: between the variables lie AddressSanitizer's guards, whose bytes nobody reads.
     std::uint64_t word = random.next();
     std::size_t i = 0;
-    for (; i + sizeof word <= section.size; i += sizeof word, word += 0x9e3779b97f4a7c15u)
-      __builtin_memcpy(section.begin + i, &word, sizeof word);
-    for (; i < section.size; ++i) *reinterpret_cast<volatile char*>(section.begin + i) = static_cast<char>(word);
-    watch::forget(section.begin, section.size);
+    for (; i + sizeof word <= size; i += sizeof word, word += 0x9e3779b97f4a7c15u)
+      __builtin_memcpy(begin + i, &word, sizeof word);
+    for (; i < size; ++i) *reinterpret_cast<volatile char*>(begin + i) = static_cast<char>(word);
+    watch::forget(begin, size);
   }
 }
 
