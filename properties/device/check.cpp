@@ -446,7 +446,8 @@ std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& sc
   const std::int64_t races_before = num_races();
   auto finding = check_all(parsed, scope);
   follow({});
-  if (!finding && num_races() != races_before)
+  // First of all, since a race explains whatever else is wrong.
+  if (num_races() != races_before)
     finding = finding_of("D7", Difference{"kernels or streams", "ThreadSanitizer has reported a race"});
   set_invariant_in_progress({});
   return finding;

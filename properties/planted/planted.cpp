@@ -47,7 +47,7 @@ std::vector<batchtext::Case> corpus_of(const fs::path& folder) {
 
 }  // namespace
 
-int look_for(const std::string& expected_id, const std::string& folder, std::uint64_t num_drawn,
+int look_for(const std::string& expected_id, const std::string& folder, const Share& share,
              const std::function<batchtext::Case(std::uint64_t)>& draw,
              const std::function<std::optional<properties::Finding>(const batchtext::Case&)>& check) {
   expected = expected_id;
@@ -63,8 +63,9 @@ int look_for(const std::string& expected_id, const std::string& folder, std::uin
     // Not through the end of the process, where a leak that is the fault would be reported once more.
     std::_Exit(0);
   };
-  for (const auto& parsed : corpus_of(folder)) try_case(parsed, "corpus");
-  for (std::uint64_t seed = 0; seed < num_drawn; ++seed) try_case(draw(seed), "drawn");
+  const auto corpus = corpus_of(folder);
+  for (std::size_t i = 0; i < corpus.size(); i += share.one_file_in) try_case(corpus[i], "corpus");
+  for (std::uint64_t seed = 0; seed < share.num_drawn; ++seed) try_case(draw(seed), "drawn");
   fmt::print("NOT CAUGHT by {} in {} cases\n", expected, tried);
   return 1;
 }

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   const auto table = properties::invariants();
   const auto found =
       std::find_if(table.begin(), table.end(), [&](const auto& invariant) { return invariant.id == id; });
-  return planted::look_for(id, argv[2], num_drawn, draw, [&](const batchtext::Case& parsed) {
+  return planted::look_for(id, argv[2], {.num_drawn = num_drawn}, draw, [&](const batchtext::Case& parsed) {
     if (found != table.end()) return hold(*found, parsed);
     return properties::check_case(parsed, {.families = "", .max_entries = max_entries});
   });

@@ -168,20 +168,24 @@ class LargeBatch : public Device, public testing::WithParamInterface<const char*
 
 TEST_P(LargeBatch, is_scanned_by_several_blocks) {
 #ifdef WATCHES_RACES
-  GTEST_SKIP() << "a thousand threads a kernel are more than ThreadSanitizer takes in a test's time";
+  if (std::string_view{GetParam()}.find("few_tokens") == std::string_view::npos)
+    GTEST_SKIP() << "as many threads as tokens are more than ThreadSanitizer takes in a test's time";
 #endif
   const Case parsed{{step_of(GetParam())}};
   const auto finding = device::check_case(parsed, {.faults = false});
   if (finding) FAIL() << properties::report(*finding, parsed, "attnfuzz check --device");
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, LargeBatch,
-                         testing::Values("workspace_tokens 20000\nbatch 3000q2s40_5q7\nseq_lens_upper_bound batch",
-                                         "workspace_tokens 20000\nchunk_policy packed\nbatch 3000q2s40\nwindow_left 9",
-                                         "workspace_tokens 7\nbatch 4q2s3000\nschedule_seed 3",
-                                         "workspace_tokens 3\nchunk_policy packed\nbatch 2q5s2k_2q1k\nschedule_seed 1",
-                                         "batch 5000q1s9_1500q3s5", "decode_threshold 4\nbatch 2500q4s100_500q0s0"),
-                         [](const auto& info) { return std::to_string(info.index); });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, LargeBatch,
+    testing::Values("# few_tokens\nworkspace_tokens 4000\nbatch 1100q2s4\nwindow_left 1",
+                    "# few_tokens\nworkspace_tokens 900\nchunk_policy packed\nbatch 1100q2s4\nschedule_seed 2",
+                    "workspace_tokens 20000\nbatch 3000q2s40_5q7\nseq_lens_upper_bound batch",
+                    "workspace_tokens 20000\nchunk_policy packed\nbatch 3000q2s40\nwindow_left 9",
+                    "workspace_tokens 7\nbatch 4q2s3000\nschedule_seed 3",
+                    "workspace_tokens 3\nchunk_policy packed\nbatch 2q5s2k_2q1k\nschedule_seed 1",
+                    "batch 5000q1s9_1500q3s5", "decode_threshold 4\nbatch 2500q4s100_500q0s0"),
+    [](const auto& info) { return std::to_string(info.index); });
 
 // ---- the contract ---------------------------------------------------------------------------------------------------
 
