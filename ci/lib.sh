@@ -89,6 +89,28 @@ read_targets() {
   mapfile -t targets < <(grep -v '^[[:space:]]*$' -- "$list")
 }
 
+# Keeps those of `targets` that the array `wanted` names, in the order of the list; all when it names none.
+select_targets() {
+  [[ ${#wanted[@]} -gt 0 ]] || return 0
+  local want target keep=()
+  for want in "${wanted[@]}"; do
+    [[ " ${targets[*]} " == *" fuzz_${want#fuzz_} "* ]] || die "no target '$want'; there are: ${targets[*]#fuzz_}"
+  done
+  for target in "${targets[@]}"; do
+    for want in "${wanted[@]}"; do
+      if [[ $target == "fuzz_${want#fuzz_}" ]]; then keep+=("$target"); break; fi
+    done
+  done
+  targets=("${keep[@]}")
+}
+
+# Two runs would write the same logs and read each other's findings.
+lock_output() {
+  { mkdir -p -- "$out_dir" && : >>"$out_dir/.lock"; } || die "cannot write below $out_dir"
+  exec 9>"$out_dir/.lock"
+  flock -n 9 || die "another ci/fuzz is running in this directory"
+}
+
 # The directories of the corpus that there are, a line each.
 corpus_dirs() {
   local dir

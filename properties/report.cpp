@@ -104,10 +104,14 @@ std::string table(const batchtext::Step& step) {
 std::string regression(const Finding& finding, const batchtext::Case& parsed) {
   const std::string text = batchtext::print(parsed);
   const std::string name = identifier_of(finding);
-  return fmt::format(
-      "corpus/regressions/{}.batch:\n# {}: {}. {}: {}\n{}\nproperties/suites/regression_test.cpp:\n"
-      "TEST(Regression, {}) {{\n  EXPECT_HOLDS(R\"({})\");\n}}\n",
-      name, finding.id, finding.claim, finding.where, finding.difference, text, name, text);
+  const bool of_device = finding.id.starts_with("D");
+  const std::string test =
+      of_device
+          ? fmt::format("device_test.cpp:\nTEST_F(Device, {}) {{\n  EXPECT_HOLDS_ON_DEVICE(R\"({})\");\n}}\n", name,
+                        text)
+          : fmt::format("regression_test.cpp:\nTEST(Regression, {}) {{\n  EXPECT_HOLDS(R\"({})\");\n}}\n", name, text);
+  return fmt::format("corpus/regressions/{}.batch:\n# {}: {}. {}: {}\n{}\nproperties/suites/{}", name, finding.id,
+                     finding.claim, finding.where, finding.difference, text, test);
 }
 
 std::string report(const Finding& finding, const batchtext::Case& parsed, std::string_view command,

@@ -184,7 +184,7 @@ TEST_F(Program, reduce_keeps_to_its_time_on_a_large_batch) {
 
 TEST_F(Program, help_has_examples) {
   EXPECT_TRUE(contains(run({"--help"}).out, "attnfuzz check 8q1s1k"));
-  for (const char* command : {"check", "show", "reduce", "golden", "trace"}) {
+  for (const char* command : {"check", "show", "reduce", "golden", "trace", "devices"}) {
     const Outcome result = run({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_TRUE(contains(result.out, "Example")) << result.out;
@@ -201,6 +201,57 @@ TEST_F(Program, show_draws_in_the_terminal_and_in_svg) {
   EXPECT_TRUE(contains(svg, "</svg>"));
   EXPECT_EQ(files(), std::set<std::string>{"out.svg"});
 }
+
+// ---- the device path, on the simulated device -----------------------------------------------------------------------
+
+#ifdef ATTNFUZZ_PLANTED_DEVICE_PROGRAM
+
+TEST_F(Program, devices_says_what_is_built_in_and_what_answers) {
+  const Outcome result = run({"devices"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(result.out.starts_with("runtime: sim, ")) << result.out;
+  EXPECT_TRUE(contains(result.out, "\ndevice 0: simulated device 0, ")) << result.out;
+  const auto json = nlohmann::json::parse(run({"devices", "--json"}).out);
+  EXPECT_EQ(json.at("runtime"), "sim");
+  EXPECT_EQ(json.at("devices").size(), 1u);
+}
+
+TEST_F(Program, check_holds_the_device_path) {
+  const Outcome result = run({"check", "8q1s1k_q16s4k_2q2k", "2q1k_32q1s1k", "--device"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "8q1s1k_q16s4k_2q2k: ok, 8 decodes")) << result.out;
+  EXPECT_TRUE(contains(result.out, "refused, as the contract says: unordered")) << result.out;
+}
+
+TEST_F(Program, show_prints_what_comes_back_from_the_device) {
+  write("a.batch", "attnfuzz 1\nworkspace_tokens 8\nbatch 2q4s30\nseq_lens_upper_bound 40 50\n");
+  const Outcome result = run({"show", "a.batch", "--device"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  // As many passes as the bounds need, of which the exact lengths fill fewer.
+  EXPECT_TRUE(contains(result.out, "num_chunks 12")) << result.out;
+  EXPECT_TRUE(contains(result.out, "extend   seq_len 30 to 30")) << result.out;
+  EXPECT_TRUE(contains(result.out, "kv tokens 60, passes with a token 7")) << result.out;
+}
+
+TEST_F(Program, a_finding_of_the_device_path_is_reported_and_reduced) {
+  write("a.batch",
+        "attnfuzz 1\nworkspace_tokens 64\nbatch 4q1s90_5q16s80_2q12\nseq_lens_upper_bound 90 90 90 90 99 99 99 99 99 "
+        "12 12\n");
+  const Outcome checked = run({"check", "a.batch", "--device"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM);
+  EXPECT_EQ(checked.exit_code, 1) << checked.err;
+  for (const char* part : {"a.batch: FINDING D1: ", "context.token_to_batch",
+                           "repeat:  attnfuzz check a.batch --device", "EXPECT_HOLDS_ON_DEVICE", "TEST_F(Device, "})
+    EXPECT_TRUE(contains(checked.out, part)) << part << " in\n" << checked.out;
+  EXPECT_EQ(run({"check", "a.batch"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM).exit_code, 0);
+  const Outcome reduced =
+      run({"reduce", "a.batch", "--device", "--seconds", "30"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM);
+  EXPECT_EQ(reduced.exit_code, 1) << reduced.err;
+  // One extend whose bound is a token above its exact length.
+  EXPECT_TRUE(contains(reduced.out, "\nattnfuzz 1\nbatch q2")) << reduced.out;
+  EXPECT_TRUE(contains(reduced.out, "--device")) << reduced.out;
+}
+
+#endif
 
 TEST_F(Program, show_prints_json_other_programs_can_read) {
   const Outcome result = run({"show", "2q3s0", "q5s20", "--workspace", "8", "--json"});
