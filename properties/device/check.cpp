@@ -120,9 +120,9 @@ Finding unexpected_error(std::string_view id, std::string_view where, const attn
 std::optional<Finding> check_refusal(const Subject& subject, std::string_view where) {
   set_invariant_in_progress("D1");
   const attn::Error& expected = subject.host().error();
+  const Stream stream;
   auto builder = DeviceMetadataBuilder::create({.max_reqs = 1, .captures = false});
   if (!builder) return unexpected_error("D1", where, builder.error());
-  const Stream stream;
   const Counts before = counts();
   const auto found = builder->build(subject.batch().host(), subject.batch().lengths(), stream.get());
   const Counts after = counts();
@@ -155,10 +155,11 @@ tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::string
   auto capacity = attn::device::required_capacity(subject.batch().host());
   if (!capacity) return tl::unexpected(unexpected_error("D1", where, capacity.error()));
   capacity->captures = false;
+  // A stream outlives the builder that has used it.
+  const Stream stream;
   auto builder = DeviceMetadataBuilder::create(*capacity);
   if (!builder) return tl::unexpected(unexpected_error("D1", where, builder.error()));
   subject.batch().upload();
-  const Stream stream;
   const Counts before = counts();
   const auto built = builder->build(subject.batch().host(), subject.batch().lengths(), stream.get());
   const Counts after = counts();
@@ -202,6 +203,35 @@ struct Queued {
   std::string where;
 };
 
+/// Steps of the same rows as `step`, as a server would hand them over next: contexts half as long, under the old
+/// bounds; the last row turned to padding; two rows of a class exchanged.
+std::vector<batchtext::Step> variants_of(const batchtext::Step& step) {
+  std::vector<batchtext::Step> variants;
+  const bool follows_requests = !step.query_start_loc && !step.num_reqs && !step.num_actual_tokens &&
+                                step.seq_lens.source == batchtext::Lens::from_batch &&
+                                step.seq_lens_upper_bound.source != batchtext::Lens::raw && !step.requests.empty();
+  if (!follows_requests) return variants;
+  batchtext::Step shorter = step;
+  shorter.seq_lens_upper_bound = {batchtext::Lens::raw, {}};
+  for (batchtext::Request& request : shorter.requests) {
+    shorter.seq_lens_upper_bound.values.push_back(request.seq_len);
+    if (request.seq_len > request.query_len) request.seq_len -= (request.seq_len - request.query_len + 1) / 2;
+  }
+  shorter.max_seq_len = step.max_seq_len;
+  if (!shorter.max_seq_len)
+    shorter.max_seq_len =
+        *std::max_element(shorter.seq_lens_upper_bound.values.begin(), shorter.seq_lens_upper_bound.values.end());
+  variants.push_back(shorter);
+  batchtext::Step padded = step;
+  padded.requests.back().query_len = 0;
+  variants.push_back(padded);
+  batchtext::Step exchanged = step;
+  auto& requests = exchanged.requests;
+  if (requests.size() > 3 && requests[1].query_len == requests[2].query_len) std::swap(requests[1], requests[2]);
+  variants.push_back(exchanged);
+  return variants;
+}
+
 class Sequence {
  public:
   Sequence(const batchtext::Case& parsed, const Scope& scope) {
@@ -213,43 +243,68 @@ class Sequence {
       if (const auto needed = attn::device::required_capacity(subject->batch().host())) {
         capacity_ = max(capacity_, *needed);
         buildable_.push_back(subjects_.size());
+        steps_.push_back(&step);
       }
       subjects_.push_back(std::move(subject));
     }
+    if (!buildable_.empty()) make_variants(scope.max_entries);
   }
 
   std::optional<Finding> check() {
     if (buildable_.empty()) return std::nullopt;
     follow({.seed = seed_, .is_eager = seed_ % 4 == 3, .warp_size = seed_ % 2 == 0 ? 64 : 32});
+    bits_ = seed_ * 0x9e3779b97f4a7c15u;
     set_invariant_in_progress("D1");
     // With one in flight each build has to wait until the copy of the one before has been made.
     capacity_.builds_in_flight = seed_ % 2 == 0 ? 1 : 2;
     auto builder = DeviceMetadataBuilder::create(capacity_);
     if (!builder) return unexpected_error("D1", "create", builder.error());
     for (const auto& subject : subjects_) subject->batch().upload();
+    for (const auto& variant : variants_) variant->batch().upload();
     if (auto finding = check_steps(*builder)) return finding;
     return check_replays(*builder);
   }
 
  private:
-  /// Steps on two streams in turn; each is looked at when the next one is queued, and still has to stand.
+  /// Steps on streams that the seed chooses. Each is looked at when the next one is queued, and still has to stand;
+  /// or is not, where the seed says so, and is under way when the next but one begins.
   std::optional<Finding> check_steps(DeviceMetadataBuilder& builder) {
     std::optional<Queued> last;
+    bool all_seen = true;
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
       const Subject& subject = *subjects_[i];
-      const Stream& stream = streams_[i % 2];
+      const std::uint64_t choice = bits_ >> (8 * (i % 8));
+      const Stream& stream = streams_[choice % std::size(streams_)];
       const std::string where = fmt::format("step {}", i + 1);
       set_invariant_in_progress("D1");
+      const Counts before = counts();
       const auto built = builder.build(subject.batch().host(), subject.batch().lengths(), stream.get());
-      if (built.has_value() != subject.host().has_value() || (!built && built.error() != subject.host().error()))
-        return finding_of("D1",
-                          Difference{where, fmt::format("{}, expected {}", built ? "metadata" : said(built.error()),
-                                                        subject.host() ? "metadata" : said(subject.host().error()))});
-      if (last)
+      const Counts after = counts();
+      // Where more builds are under way than may be, the copy of one has to be waited for.
+      if (all_seen && capacity_.builds_in_flight > 1)
+        if (auto finding = check_costs(before, after, where)) return finding;
+      set_invariant_in_progress("D1");
+      if (auto finding = check_answer(built, subject, where)) return finding;
+      const bool looks = (choice & 128) == 0;
+      if (last && looks)
         if (auto finding = look_at(*last)) return finding;
+      all_seen = all_seen && looks;
       if (built) last = Queued{*built, &subject, &stream, where};
     }
-    return last ? look_at(*last) : std::nullopt;
+    if (!last) return std::nullopt;
+    if (auto finding = look_at(*last)) return finding;
+    // Nor does what was under way come late and write over it.
+    require_hip(hipDeviceSynchronize(), "hipDeviceSynchronize");
+    return look_at(*last);
+  }
+
+  /// Metadata where the CPU path has it, and the same error where it has none.
+  static std::optional<Finding> check_answer(const tl::expected<DeviceMetadata, attn::Error>& built,
+                                             const Subject& subject, const std::string& where) {
+    if (built.has_value() == subject.host().has_value() && (built || built.error() == subject.host().error()))
+      return std::nullopt;
+    return finding_of("D1", Difference{where, fmt::format("{}, expected {}", built ? "metadata" : said(built.error()),
+                                                          subject.host() ? "metadata" : said(subject.host().error()))});
   }
 
   std::optional<Finding> look_at(const Queued& queued) const {
@@ -260,7 +315,7 @@ class Sequence {
   std::optional<Finding> check_replays(DeviceMetadataBuilder& builder) {
     set_invariant_in_progress("D4");
     const Stream& stream = streams_[0];
-    const Subject& captured = *subjects_[buildable_[seed_ % buildable_.size()]];
+    const Subject& captured = *subjects_[buildable_[captured_at()]];
     const hipError_t begun = hipStreamBeginCapture(stream.get(), hipStreamCaptureModeGlobal);
     if (begun == hipErrorNotSupported) return std::nullopt;  // a runtime without graphs
     require_hip(begun, "hipStreamBeginCapture");
@@ -281,29 +336,49 @@ class Sequence {
 
   std::optional<Finding> replay_all(DeviceMetadataBuilder& builder, const DeviceMetadata& built,
                                     const Subject& captured, hipGraphExec_t exec) {
-    // The captured step itself last, when the others have left their data behind.
-    std::vector<const Subject*> order;
-    for (const std::size_t i : buildable_) order.push_back(subjects_[i].get());
-    order.push_back(&captured);
-    for (const Subject* subject : order) {
-      const std::string where =
-          fmt::format("replay {}", subject == &captured ? "of the captured step" : "of another step");
-      const auto replayed =
-          builder.restage(built, subject->batch().host(), subject->batch().lengths(), streams_[0].get());
-      if (!replayed && replayed.error().kind == attn::Error::graph_mismatch && subject != &captured) continue;
-      if (!replayed) return unexpected_error("D4", where, replayed.error());
-      require_hip(hipGraphLaunch(exec, streams_[0].get()), "hipGraphLaunch");
-      if (auto finding = finding_of("D4", where, subject->compare_with(download(*replayed, streams_[0]))))
+    for (const std::size_t i : buildable_)
+      if (auto finding = replay(builder, built, *subjects_[i], exec, "replay of another step", true)) return finding;
+    for (const auto& variant : variants_)
+      if (auto finding = replay(builder, built, *variant, exec, "replay of the captured step, changed", false))
         return finding;
+    // The captured step itself last, when the others have left their data behind.
+    return replay(builder, built, captured, exec, "replay of the captured step", false);
+  }
+
+  std::optional<Finding> replay(DeviceMetadataBuilder& builder, const DeviceMetadata& built, const Subject& subject,
+                                hipGraphExec_t exec, std::string_view where, bool may_need_other_kernels) {
+    const Counts before = counts();
+    const auto replayed = builder.restage(built, subject.batch().host(), subject.batch().lengths(), streams_[0].get());
+    const Counts after = counts();
+    if (!replayed && replayed.error().kind == attn::Error::graph_mismatch && may_need_other_kernels)
+      return std::nullopt;
+    if (!replayed) return unexpected_error("D4", where, replayed.error());
+    if (auto finding = check_costs(before, after, where)) return finding;
+    set_invariant_in_progress("D4");
+    require_hip(hipGraphLaunch(exec, streams_[0].get()), "hipGraphLaunch");
+    return finding_of("D4", where, subject.compare_with(download(*replayed, streams_[0])));
+  }
+
+  [[nodiscard]] std::size_t captured_at() const { return seed_ % buildable_.size(); }
+
+  /// What the captured step may turn into from one replay to the next, and needs no other kernel for.
+  void make_variants(std::int64_t max_entries) {
+    for (const batchtext::Step& step : variants_of(*steps_[captured_at()])) {
+      auto variant = choose_subject(step, seed_ + variants_.size(), max_entries);
+      if (variant->is_too_large() || !variant->host()) continue;
+      capacity_ = max(capacity_, *attn::device::required_capacity(variant->batch().host()));
+      variants_.push_back(std::move(variant));
     }
-    return std::nullopt;
   }
 
   std::vector<std::unique_ptr<Subject>> subjects_;
-  std::vector<std::size_t> buildable_;
+  std::vector<std::size_t> buildable_;              ///< of those, which are no refusals
+  std::vector<const batchtext::Step*> steps_;       ///< of the buildable ones
+  std::vector<std::unique_ptr<Subject>> variants_;  ///< of the captured one
   Capacity capacity_;
   std::uint64_t seed_ = 0;
-  Stream streams_[2];
+  std::uint64_t bits_ = 0;  ///< of the seed, spread: eight for each step
+  Stream streams_[3];
 };
 
 // ---- D6: failing calls ----------------------------------------------------------------------------------------------
@@ -359,6 +434,11 @@ class Faults {
   std::optional<Finding> build_right(DeviceMetadataBuilder& builder, std::string_view where, Queued& last) {
     const auto built = builder.build(subject_->batch().host(), subject_->batch().lengths(), stream_.get());
     if (!built) return unexpected_error("D6", where, built.error());
+    // The one before stands beside this one.
+    if (last.subject != nullptr)
+      if (auto finding = finding_of("D6", fmt::format("{}, metadata of the build before", where),
+                                    subject_->compare_with(download(last.metadata, stream_))))
+        return finding;
     last = Queued{*built, subject_.get(), &stream_, std::string{where}};
     return finding_of("D6", where, subject_->compare_with(download(*built, stream_)));
   }

@@ -112,7 +112,10 @@ DeviceBatch::~DeviceBatch() {
 
 void DeviceBatch::upload() {
   if (kind_ == LengthKind::host || data_ != nullptr) return;
-  const std::size_t bytes = device_values_.size() * sizeof(std::int32_t);
+  // Padding rows are not read: where they stand there is nothing, so that a kernel which reads them leaves the array.
+  std::size_t count = device_values_.size();
+  if (!attn::check_offsets(host_)) count = static_cast<std::size_t>(std::max(attn::num_unpadded_reqs(host_), 1));
+  const std::size_t bytes = count * sizeof(std::int32_t);
   stream_ = std::make_unique<Stream>();
   require_hip(hipEventCreateWithFlags(&ready_, hipEventDisableTiming), "hipEventCreateWithFlags");
   require_hip(hipMalloc(&data_, bytes), "hipMalloc");

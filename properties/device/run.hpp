@@ -72,7 +72,8 @@ class DeviceBatch {
   [[nodiscard]] const attn::device::DeviceLengths& lengths() const { return lengths_; }
   [[nodiscard]] LengthKind kind() const { return kind_; }
 
-  /// Copies the lengths to the device, on a stream of their own; `lengths().ready` is recorded behind them.
+  /// Copies the lengths of all requests but padding to the device, on a stream of their own; `lengths().ready` is
+  /// recorded behind them.
   void upload();
 
  private:

@@ -21,7 +21,7 @@ constexpr planted::Share watched{.one_file_in = 20, .num_drawn = 20};
 properties::device::Scope scope_of(std::string_view id) {
   properties::device::Scope scope{.builds = false, .sequence = false, .faults = false, .max_entries = max_entries};
   scope.builds = id == "D1" || id == "D2" || id == "D3" || id == "D5" || id == "D7";
-  scope.sequence = id == "D1" || id == "D4" || id == "D7";
+  scope.sequence = id == "D1" || id == "D2" || id == "D3" || id == "D4" || id == "D7";
   scope.faults = id == "D6";
   return scope;
 }

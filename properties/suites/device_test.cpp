@@ -98,8 +98,11 @@ TEST_P(DeviceCorpus, every_file_holds_on_the_device) {
   std::size_t checked = 0;
   for (std::size_t i = 0; i < files.size(); i += share(), ++checked) {
     std::ifstream in{files[i], std::ios::binary};
-    const auto parsed = batchtext::parse(std::string{std::istreambuf_iterator<char>{in}, {}});
+    auto parsed = batchtext::parse(std::string{std::istreambuf_iterator<char>{in}, {}});
     ASSERT_TRUE(parsed) << files[i];
+    // Most files were written for the CPU path and say nothing of schedules: each gets one of its own.
+    for (Step& step : parsed->steps)
+      if (step.schedule_seed == 0) step.schedule_seed = static_cast<std::int32_t>(i);
     // Large batches cost most and say least about schedules and faults.
     if (const auto finding = device::check_case(*parsed, {.max_entries = std::int64_t{1} << 20}))
       ADD_FAILURE() << properties::report(*finding, *parsed, "attnfuzz check --device " + files[i].string());
@@ -193,7 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "workspace_tokens 20000\nchunk_policy packed\nbatch 3000q2s40\nwindow_left 9",
                     "workspace_tokens 7\nbatch 4q2s3000\nschedule_seed 3",
                     "workspace_tokens 3\nchunk_policy packed\nbatch 2q5s2k_2q1k\nschedule_seed 1",
-                    "batch 5000q1s9_1500q3s5", "decode_threshold 4\nbatch 2500q4s100_500q0s0"),
+                    "batch 5000q1s9_1500q3s5", "workspace_tokens 9000\nwindow_left 30\nbatch 700q2s4_q2s90_399q2s4",
+                    "workspace_tokens 9000\nchunk_policy packed\nbatch 1015q2s4_q2s90_9q2s4\nschedule_seed 1",
+                    "workspace_tokens 4000\nbatch 255q2s40\nschedule_seed 1", "workspace_tokens 4000\nbatch 257q2s40",
+                    "decode_threshold 4\nbatch 2500q4s100_500q0s0"),
     [](const auto& info) { return std::to_string(info.index); });
 
 // ---- the contract ---------------------------------------------------------------------------------------------------
@@ -278,9 +284,9 @@ TEST_F(Device, a_capture_without_room_for_one_is_refused) {
   auto capacity = attn::device::required_capacity(arrays.batch());
   ASSERT_TRUE(capacity);
   capacity->captures = false;
+  const device::Stream stream;
   auto builder = DeviceMetadataBuilder::create(*capacity);
   ASSERT_TRUE(builder);
-  const device::Stream stream;
   if (!begin_capture(stream)) GTEST_SKIP() << "this runtime has no graphs";
   const auto built = builder->build(arrays.batch(), {}, stream.get());
   hipGraph_t graph = nullptr;
@@ -298,9 +304,9 @@ TEST_F(Device, a_captured_decode_batch_replays_with_padding) {
   ASSERT_TRUE(captured);
   auto capacity = attn::device::required_capacity(captured->host());
   ASSERT_TRUE(capacity);
+  const device::Stream stream;
   auto builder = DeviceMetadataBuilder::create(*capacity);
   ASSERT_TRUE(builder);
-  const device::Stream stream;
   captured->upload();
   if (!begin_capture(stream)) GTEST_SKIP() << "this runtime has no graphs";
   const auto recorded = builder->build(captured->host(), captured->lengths(), stream.get());
@@ -393,6 +399,82 @@ TEST_F(Device, lengths_out_of_range_count_as_the_nearest_that_is_not) {
       EXPECT_FALSE(differs) << text << ": " << differs->where << ": " << differs->what;
     }
   }
+}
+
+/// A sum beyond int32 is no negative length.
+TEST_F(Device, computed_tokens_count_in_64_bits) {
+  const batchtext::Arrays arrays{step_of("batch 2q8s90\nseq_lens none\nseq_lens_upper_bound batch")};
+  const auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder);
+  const std::vector<std::int32_t> computed{2147483647, 5};
+  std::int32_t* on_device = nullptr;
+  ASSERT_EQ(hipMalloc(&on_device, 8), hipSuccess);
+  ASSERT_EQ(hipMemcpy(on_device, computed.data(), 8, hipMemcpyHostToDevice), hipSuccess);
+  {
+    const device::Stream stream;
+    const auto built =
+        builder->build(arrays.batch(), {on_device, attn::device::DeviceLengths::num_computed_tokens}, stream.get());
+    ASSERT_TRUE(built) << attn::message(built.error());
+    const auto found = device::download(*built, stream);
+    EXPECT_EQ(std::vector<std::int32_t>(found.seq_lens.begin(), found.seq_lens.end()),
+              (std::vector<std::int32_t>{90, 13}));
+  }
+  EXPECT_EQ(hipFree(on_device), hipSuccess);
+}
+
+/// More rows than the largest launch has threads, and than a scan has segments of one tile, for the loops that take the
+/// rest: decodes, then extends with a token of context each.
+class ManyRows : public Device, public testing::WithParamInterface<std::int32_t> {};
+
+TEST_P(ManyRows, are_built_like_few) {
+#ifdef WATCHES_RACES
+  GTEST_SKIP() << "hundreds of thousands of threads are more than ThreadSanitizer takes in a test's time";
+#endif
+  constexpr std::int32_t num_reqs = 300'000;
+  const std::int32_t query_len = GetParam();
+  std::vector<std::int32_t> offsets;
+  for (std::int32_t i = 0; i <= num_reqs; ++i) offsets.push_back(i * query_len);
+  const std::vector<std::int32_t> lens(static_cast<std::size_t>(num_reqs), query_len + 1);
+  attn::Batch batch;
+  batch.num_reqs = num_reqs;
+  batch.num_actual_tokens = offsets.back();
+  batch.query_start_loc = offsets;
+  batch.seq_lens = lens;
+  batch.max_query_len = query_len;
+  batch.max_seq_len = query_len + 1;
+  batch.config.workspace_tokens = num_reqs;
+  batch.config.window_left = 0;
+  auto capacity = attn::device::required_capacity(batch);
+  ASSERT_TRUE(capacity);
+  capacity->captures = false;
+  const device::Stream stream;
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder) << attn::message(builder.error());
+  const auto built = builder->build(batch, {}, stream.get());
+  ASSERT_TRUE(built) << attn::message(built.error());
+  attn::MetadataBuilder reference_builder;
+  const auto reference = reference_builder.build(batch);
+  ASSERT_TRUE(reference);
+  const auto differs = device::compare(device::download(*built, stream), {batch, *reference, *reference});
+  EXPECT_FALSE(differs) << differs->where << ": " << differs->what;
+}
+
+INSTANTIATE_TEST_SUITE_P(QueryLens, ManyRows, testing::Values(1, 2));
+
+/// An error that somebody else has left in the runtime is not this build's.
+TEST_F(Device, an_error_from_before_is_not_the_builds) {
+  const batchtext::Arrays arrays{step_of(mixed)};
+  const auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  const device::Stream stream;
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder);
+  int here = 0;
+  EXPECT_NE(hipFree(&here), hipSuccess);
+  const auto built = builder->build(arrays.batch(), {}, stream.get());
+  EXPECT_TRUE(built) << attn::message(built.error());
 }
 
 TEST_F(Device, an_error_of_hip_names_the_call_and_the_error) {

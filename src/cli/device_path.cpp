@@ -27,6 +27,8 @@ namespace cli {
 namespace {
 
 namespace device = properties::device;
+/// Array entries of a batch: enough for every batch of a real server, and built in seconds.
+constexpr std::int64_t max_entries_on_device = std::int64_t{1} << 20;
 using Built = tl::expected<attn::Metadata, attn::Error>;
 
 std::string text_of(const attn::device::DeviceScalars& scalars) {
@@ -52,19 +54,30 @@ std::unique_ptr<device::DeviceBatch> batch_of(const batchtext::Step& step) {
 
 std::optional<std::string> no_device_path() { return device::no_device(); }
 
-std::optional<properties::Finding> check_on_device(const batchtext::Case& parsed) { return device::check_case(parsed); }
+std::optional<properties::Finding> check_on_device(const batchtext::Case& parsed) {
+  // A case is built some twenty times, thread by thread where the device is simulated.
+  return device::check_case(parsed, {.max_entries = max_entries_on_device});
+}
 
 void show_from_device(const batchtext::Step& step, const std::function<void(const Built&, const std::string&)>& show) {
   try {
     const auto batch = batch_of(step);
-    const auto capacity = attn::device::required_capacity(batch->host());
+    // Refused with the CPU path's words, its limit of entries among them.
+    attn::MetadataBuilder host_builder{max_entries_on_device};
+    if (const auto host = host_builder.build(batch->host()); !host) return show(host, "");
+    auto capacity = attn::device::required_capacity(batch->host());
     if (!capacity) return show(tl::unexpected(capacity.error()), "");
-    auto builder = attn::device::DeviceMetadataBuilder::create(*capacity);
-    if (!builder) return show(tl::unexpected(builder.error()), "");
-    batch->upload();
+    if (capacity->max_query_tokens > max_entries_on_device)
+      throw InputError(fmt::format("{} query tokens, --device shows batches of {} at most", capacity->max_query_tokens,
+                                   max_entries_on_device));
+    capacity->captures = false;
+    capacity->builds_in_flight = 1;
     const device::Stream stream;
+    auto builder = attn::device::DeviceMetadataBuilder::create(*capacity);
+    if (!builder) throw InputError(attn::message(builder.error()));
+    batch->upload();
     const auto built = builder->build(batch->host(), batch->lengths(), stream.get());
-    if (!built) return show(tl::unexpected(built.error()), "");
+    if (!built) throw InputError(attn::message(built.error()));
     const auto found = device::download(*built, stream);
     show(found.metadata, text_of(found.scalars));
   } catch (const device::HipFailure& failure) {

@@ -8,7 +8,6 @@
 namespace hipsim {
 namespace {
 
-/// Work of its own, so that a call that fails on purpose is told from one that only passes it.
 void print_and_abort(const Report& report) {
   std::fflush(stdout);
   std::fprintf(stderr, "hipsim: %s: %s\n", name(report.kind), report.text.c_str());
@@ -23,6 +22,9 @@ std::thread::id& owner() {
 }
 
 void claim() { owner() = std::this_thread::get_id(); }
+
+/// The last error of a thread that may not call.
+thread_local hipError_t foreign_error = hipSuccess;
 
 /// Takes one call off the fault that is set; true when this is the one.
 bool is_faulty(Runtime& sim, const char* function) {
@@ -73,11 +75,14 @@ const char* name(Report::Kind kind) {
 }
 
 void report(Report::Kind kind, const std::string& text) {
-  const Runtime& sim = runtime();
+  Runtime& sim = runtime();
+  if (sim.is_reporting) return;
   // The handler is the host's code, whoever runs now.
   const watch::Strand strand = watch::current_strand();
-  if (sim.inside != nullptr) watch::become(sim.host_strand);
+  if (sim.is_running) watch::become(sim.host_strand);
+  sim.is_reporting = true;
   (sim.handler != nullptr ? sim.handler : print_and_abort)({kind, text});
+  sim.is_reporting = false;
   watch::become(strand);
 }
 
@@ -86,7 +91,12 @@ ReportHandler set_report_handler(ReportHandler handler) { return std::exchange(r
 ApiCall::ApiCall(const char* function, const Place& place, Rule rule) : function_(function), place_(place) {
   Runtime& sim = runtime();
   if (owner() != std::this_thread::get_id()) {
-    error_ = hipErrorNotSupported;  // and nothing of the runtime is touched
+    is_foreign_ = true;
+    error_ = foreign_error = hipErrorNotSupported;
+    return;
+  }
+  if (sim.is_reporting) {
+    error_ = hipErrorNotSupported;
     return;
   }
   ++sim.counted.calls;
@@ -98,6 +108,7 @@ ApiCall::ApiCall(const char* function, const Place& place, Rule rule) : function
   }
   if (is_faulty(sim, function)) {
     sim.message.clear();
+    is_injected_ = true;
     error_ = sim.last_error = sim.fault.error;
     return;
   }
@@ -117,6 +128,7 @@ hipError_t ApiCall::finish() {
 }
 
 hipError_t ApiCall::fail(hipError_t error, const std::string& what) {
+  if (is_foreign_) return error_;
   Runtime& sim = runtime();
   sim.message = std::string{function_} + ": " + what + " (at " + text_of(place_) + ")";
   error_ = sim.last_error = error;
@@ -127,7 +139,7 @@ bool configure(const Config& config) {
   Runtime& sim = runtime();
   const bool is_warp = config.warp_size == 32 || config.warp_size == 64;
   const bool is_mode = config.mode == Mode::lazy || config.mode == Mode::eager;
-  if (sim.inside != nullptr || !is_warp || !is_mode || config.num_devices < 0) return false;
+  if (sim.inside != nullptr || sim.is_reporting || !is_warp || !is_mode || config.num_devices < 0) return false;
   claim();
   sim.queue.run_all();
   sim.config = config;
@@ -168,7 +180,7 @@ void fail_call(std::string_view function, std::int64_t n, hipError_t error) {
   // The caller's text may be gone when the call comes.
   static std::string kept;
   kept = function;
-  sim.fault = {kept, n > 0 ? n : 0, error};
+  sim.fault = {kept, n > 0 && error != hipSuccess ? n : 0, error};
   sim.failed_function = {};
   sim.fault_happened = false;
 }
@@ -178,6 +190,8 @@ bool clear_fault() {
   sim.fault = {};
   return std::exchange(sim.fault_happened, false);
 }
+
+hipError_t& last_error() { return owner() == std::this_thread::get_id() ? runtime().last_error : foreign_error; }
 
 std::string_view failed_function() { return runtime().failed_function; }
 
@@ -192,7 +206,7 @@ std::vector<Allocation> live_allocations() {
 
 void reset() {
   Runtime& sim = runtime();
-  if (sim.inside != nullptr) return;
+  if (sim.inside != nullptr || sim.is_reporting) return;
   claim();
   sim.queue.drop();
   free_all(false);
@@ -247,7 +261,8 @@ hipError_t hipInit(unsigned int flags, Place place) {
 hipError_t hipRuntimeGetVersion(int* version, Place place) {
   ApiCall call{"hipRuntimeGetVersion", place};
   // A runtime without a device still has a version.
-  if (call.refused() && call.error() != hipErrorNoDevice) return call.error();
+  if (call.refused() && !call.lacks_device()) return call.error();
+  if (call.refused()) runtime().last_error = hipSuccess;
   if (version == nullptr) return null_argument(call, "version");
   *version = hip_version;
   return hipSuccess;
@@ -255,7 +270,8 @@ hipError_t hipRuntimeGetVersion(int* version, Place place) {
 
 hipError_t hipDriverGetVersion(int* version, Place place) {
   ApiCall call{"hipDriverGetVersion", place};
-  if (call.refused() && call.error() != hipErrorNoDevice) return call.error();
+  if (call.refused() && !call.lacks_device()) return call.error();
+  if (call.refused()) runtime().last_error = hipSuccess;
   if (version == nullptr) return null_argument(call, "version");
   *version = hip_version;
   return hipSuccess;
@@ -263,6 +279,7 @@ hipError_t hipDriverGetVersion(int* version, Place place) {
 
 hipError_t hipGetDeviceCount(int* count, Place place) {
   ApiCall call{"hipGetDeviceCount", place};
+  if (call.refused() && !call.lacks_device()) return call.error();
   if (count == nullptr) return null_argument(call, "count");
   *count = 0;
   if (call.refused()) return call.error();
@@ -328,8 +345,9 @@ hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int
 }
 
 hipError_t hipDeviceReset(Place place) {
-  ApiCall call{"hipDeviceReset", place, ApiCall::not_while_capturing};
+  ApiCall call{"hipDeviceReset", place};
   if (call.refused()) return call.error();
+  hipsim::end_captures();
   if (runtime().is_broken)
     runtime().queue.drop();
   else

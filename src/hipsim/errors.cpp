@@ -22,5 +22,5 @@ const char* hipGetErrorString(hipError_t error) {
   return "unknown error";
 }
 
-hipError_t hipGetLastError() { return std::exchange(hipsim::runtime().last_error, hipSuccess); }
-hipError_t hipPeekAtLastError() { return hipsim::runtime().last_error; }
+hipError_t hipGetLastError() { return std::exchange(hipsim::last_error(), hipSuccess); }
+hipError_t hipPeekAtLastError() { return hipsim::last_error(); }

@@ -5,6 +5,7 @@
 #include <boost/context/detail/fcontext.hpp>
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -16,12 +17,17 @@ struct Stack {
   std::size_t size = 0;
   void* fake_stack = nullptr;  ///< AddressSanitizer's
   char* top = nullptr;
+  std::size_t untouched = 0;  ///< bytes from `low` up that no frame has ever reached: whole pages
 };
 
 namespace {
 
 /// What a kernel may need, with room for AddressSanitizer's larger frames.
 constexpr std::size_t stack_size = std::size_t{128} << 10;
+/// Below each stack, where nobody may go: a kernel that runs out of stack hits it instead of its neighbour, also with a
+/// frame that is larger than the stack. Addresses only. Not a round number: the page table's entries for 256 stacks a
+/// power of two apart would fall into the same few cache sets, and barriers cost two thirds more.
+constexpr std::size_t guard_size = (std::size_t{1} << 20) + (std::size_t{32} << 10);
 /// Stacks begin at different places of their pages, or the first lines of all of them fall into the same cache sets: a
 /// tenth slower when kernels keep variables there.
 constexpr std::size_t colour_size = 1600;
@@ -39,13 +45,13 @@ Fiber* left = nullptr;
 Fiber* current() { return *hipsim_walk.turn; }
 
 /// First thing on a stack that was switched to: AddressSanitizer has to know.
-void arrive() {
+void tell_where_we_are() {
   if (watch::has_address_sanitizer())
     watch::arrive_on_stack(current()->stack->fake_stack, &left->stack->low, &left->stack->size);
 }
 
 [[noreturn]] void run() {
-  arrive();
+  tell_where_we_are();
   // One call for both steps: it tells the processor where the next return goes, and that is the one from the work of
   // the fiber that goes on when this one rests. 4.5 instead of 6 us to begin and end 256 threads.
   for (unsigned i = 0;; i ^= 1) steps[i]();
@@ -181,7 +187,7 @@ void stop(Place place, Choose choose) {
   Fiber* const self = left = current();
   hipsim_switch_stack(place, choose);
   // Nobody may have been chosen but this fiber itself.
-  if (left != self) arrive();
+  if (left != self) tell_where_we_are();
 }
 
 void switch_to(Fiber& to) {
@@ -196,18 +202,35 @@ void switch_to(Fiber& to) {
 
 bool make(Fiber& fiber, void (*work)(), void (*rest)()) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  void* const mapping =
-      mmap(nullptr, stack_size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK;
+  void* const mapping = mmap(nullptr, guard_size + stack_size, PROT_NONE, flags, -1, 0);
   if (mapping == MAP_FAILED) return false;
-  // A kernel that runs out of stack hits this page instead of its neighbour.
-  mprotect(mapping, page, PROT_NONE);
-  auto* const low = static_cast<char*>(mapping) + page;
+  auto* const low = static_cast<char*>(mapping) + guard_size;
+  if (mprotect(low, stack_size, PROT_READ | PROT_WRITE) != 0) {
+    munmap(mapping, guard_size + stack_size);
+    return false;
+  }
   static std::size_t colour = 0;
-  fiber.stack = new Stack{low, stack_size, nullptr, low + stack_size - colour++ * colour_size % page};
+  fiber.stack = new Stack{low, stack_size, nullptr, low + stack_size - colour++ * colour_size % page, stack_size};
   begin(fiber);
   steps[0] = work;
   steps[1] = rest;
   return true;
+}
+
+void forget_frames_below(void* frame) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  Stack& stack = *current()->stack;
+  auto* const low = const_cast<char*>(static_cast<const char*>(stack.low));
+  // The pages below the deepest so far that have come into being since.
+  unsigned char is_there[stack_size / 4096];
+  // Not `mincore`: ThreadSanitizer would take what it writes for a thread's doing.
+  const bool is_known = syscall(SYS_mincore, low, stack.untouched, is_there) == 0;
+  std::size_t first = 0;
+  while (is_known && first < stack.untouched / page && (is_there[first] & 1) == 0) ++first;
+  stack.untouched = first * page;
+  char* const used = low + stack.untouched;
+  if (used < frame) watch::forget(used, static_cast<std::size_t>(static_cast<char*>(frame) - used));
 }
 
 void restart(Fiber& fiber) {

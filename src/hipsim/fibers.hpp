@@ -42,6 +42,9 @@ extern "C" __attribute__((visibility("hidden"))) Walk hipsim_walk;
 /// `stop` with the walk's `choose`, for programs without AddressSanitizer. What a barrier costs is what this costs.
 extern "C" void hipsim_walk_on(Place place);
 
+/// On the stack of the current fiber: ThreadSanitizer forgets the frames that were ever below `frame`.
+void forget_frames_below(void* frame);
+
 /// Makes `*to` the current fiber, and its thread the one that runs. For a Choose.
 Fiber* go_on_with(Fiber** to);
 

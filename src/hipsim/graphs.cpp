@@ -23,20 +23,6 @@ std::vector<bool> nodes_before(const ihipGraph& graph, const std::vector<std::si
   return before;
 }
 
-/// Takes every stream out of the capture.
-void end_capture(const std::shared_ptr<Capture>& capture) {
-  for (const auto& stream : runtime().streams) {
-    if (stream->capture != capture) continue;
-    stream->capture.reset();
-    stream->capture_tail.clear();
-  }
-}
-
-/// A copy's bytes count when they are queued to be moved, kernels when they are queued to run.
-void count_launch(const Payload& payload) {
-  if (std::holds_alternative<std::unique_ptr<KernelLaunch>>(payload)) ++runtime().counted.launches;
-}
-
 }  // namespace
 }  // namespace hipsim
 
@@ -134,7 +120,8 @@ hipError_t hipGraphLaunch(hipGraphExec_t exec, hipStream_t stream, Place place) 
   OpPtr first;
   const auto marker = std::make_shared<const Payload>(hipsim::Marker{});
   if (hipsim::enqueue(call, stream, marker, place, &first) != hipSuccess) return call.error();
-  if (found->last && !found->last->is_done) first->waits_for.push_back(found->last);
+  if (found->last && (!found->last->is_done || hipsim::watch::has_thread_sanitizer()))
+    first->waits_for.push_back(found->last);
   std::vector<OpPtr> ops;
   for (const hipGraphNode& node : found->nodes) {
     auto op = std::make_shared<hipsim::Op>();
@@ -144,7 +131,6 @@ hipError_t hipGraphLaunch(hipGraphExec_t exec, hipStream_t stream, Place place) 
     // Nodes that do not wait for each other are strands of their own.
     op->strand = std::make_shared<hipsim::StreamStrand>();
     op->place = node.place;
-    hipsim::count_launch(*node.payload);
     queue.add(op);
     ops.push_back(std::move(op));
   }

@@ -1,7 +1,9 @@
 #include "runtime.hpp"
 
 #include "fibers.hpp"
+#include "gpu_strands.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -20,8 +22,13 @@ namespace {
 
 constexpr std::uint32_t max_threads = 1024;
 constexpr std::size_t max_shared_bytes = std::size_t{64} << 10;
-/// As deep as ThreadSanitizer's picture of the stack is renewed for each thread.
-constexpr std::size_t watched_frames = std::size_t{32} << 10;
+/// Strands of GPU threads that an operation's strand keeps, at least one for each thread of a block, and that all keep:
+/// ThreadSanitizer dies of 8128.
+constexpr std::size_t max_pool = 2048;
+constexpr std::size_t max_pooled = 4096;
+/// A strand remembers more with each use, and leaves something behind for good when it ends. With this many uses it is
+/// about 5 bytes a thread, and 300 with one.
+constexpr unsigned max_uses = 256;
 constexpr std::uint64_t max_grid_x = 2147483647;
 constexpr std::uint64_t max_grid_yz = 65535;
 
@@ -47,6 +54,68 @@ struct Barriers {
   char order[2]{};
 };
 
+/// Those of a launch. New for each launch, so that launches are ordered by nothing but what orders their operations.
+struct Ends {
+  char start = 0;
+  char end = 0;
+};
+
+struct PooledStrand {
+  watch::Strand strand = nullptr;
+  unsigned num_uses = 0;
+};
+
+/// What GPU threads of an operation's strand run as, in turn: the next launch has the same again. It is behind this one
+/// anyhow, as all operations of one strand are.
+///
+/// Two blocks of a launch have different ones as far as there are enough; those that share one are not told apart.
+struct StrandPool {
+  watch::Strand owner = nullptr;
+  std::vector<PooledStrand> strands = std::vector<PooledStrand>(max_pool);
+  std::size_t num_made = 0;
+};
+
+/// All of them, the last one used last.
+struct StrandPools {
+  std::vector<std::unique_ptr<StrandPool>> list;
+
+  StrandPool& use(watch::Strand owner) {
+    auto found = std::find_if(list.begin(), list.end(), [=](const auto& pool) { return pool->owner == owner; });
+    if (found == list.end()) {
+      list.push_back(std::make_unique<StrandPool>());
+      list.back()->owner = owner;
+    } else {
+      std::rotate(found, found + 1, list.end());
+    }
+    std::size_t num_made = 0;
+    for (const auto& pool : list) num_made += pool->num_made;
+    // This one may grow by as many as it can have.
+    while (list.size() > 1 && num_made + max_pool - list.back()->num_made > max_pooled) {
+      num_made -= list.front()->num_made;
+      end(*list.front());
+      list.erase(list.begin());
+    }
+    return *list.back();
+  }
+  void forget(watch::Strand owner) {
+    std::erase_if(list, [=](const auto& pool) {
+      if (pool->owner != owner) return false;
+      end(*pool);
+      return true;
+    });
+  }
+  static void end(StrandPool& pool) {
+    for (const PooledStrand& pooled : pool.strands) watch::end_strand(pooled.strand);
+  }
+};
+
+/// What a warp does next: which of its lanes meet.
+struct WarpOp {
+  std::uint32_t leader = 0;  ///< the lowest lane that waits
+  Place place;
+  Fibers lanes;
+};
+
 /// Memory for HIP_DYNAMIC_SHARED, of exactly the size asked for.
 struct DynamicShared {
   void* memory = nullptr;
@@ -68,14 +137,15 @@ struct Grid {
   const KernelLaunch* launch = nullptr;
   std::uint32_t num_threads = 0;
   std::vector<std::uint32_t> start_order;
-  std::vector<Thread> threads;  ///< by linear index
-  std::vector<Fiber> workers;   ///< what threads run on; none in the middle of one between blocks
-  Fibers order;                 ///< of this round; empty while one worker runs all threads
-  Fibers at_barrier;            ///< in the order they came, while there is no meeting
-  Place barrier;                ///< of the first of them
-  Fibers elsewhere;             ///< those of them that wait at another barrier
-  Fibers in_warp_op;            ///< in the order they came
-  Fiber** scheduler = nullptr;  ///< goes on when the block has ended
+  std::vector<Thread> threads;   ///< by linear index
+  std::vector<Fiber> workers;    ///< what threads run on; none in the middle of one between blocks
+  Fibers order;                  ///< of this round; empty while one worker runs all threads
+  Fibers at_barrier;             ///< in the order they came, while there is no meeting
+  Place barrier;                 ///< of the first of them
+  Fibers elsewhere;              ///< those of them that wait at another barrier
+  Fibers in_warp_op;             ///< in the order they came, but for those that were left waiting
+  std::vector<WarpOp> warp_ops;  ///< by warp; scratch of complete_warp_ops
+  Fiber** scheduler = nullptr;   ///< goes on when the block has ended
   bool has_failed = false;
   bool is_watched = false;  ///< by a sanitizer
   bool is_line = true;      ///< y and z are 0 for all threads
@@ -83,10 +153,12 @@ struct Grid {
   // For ThreadSanitizer.
   watch::Strand strand = nullptr;  ///< of the operation
   watch::Strand host = nullptr;    ///< whoever schedules threads is the host, so that its lists are nobody else's
+  std::unique_ptr<Ends> ends;
   std::unique_ptr<Barriers> barriers;
   std::size_t generation = 0;
-  char start = 0;
-  char end = 0;
+  std::uint64_t block = 0;  ///< the one that runs
+  StrandPools pools;
+  StrandPool* pool = nullptr;  ///< of the operation
 };
 
 /// Never destroyed: the stacks in it are nobody's leak, and objects that are destroyed late may still run kernels.
@@ -113,13 +185,18 @@ std::string text_of_index(const uint3& at) {
   return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) + ")";
 }
 
-/// "threads 0 to 31, 40": those that are marked, or are not.
-std::string list_threads(const std::vector<bool>& marked, bool which) {
+bool is_same(const Place& a, const Place& b) {
+  if (a.line != b.line) return false;
+  return a.file == b.file || (a.file != nullptr && b.file != nullptr && std::strcmp(a.file, b.file) == 0);
+}
+
+/// "0 to 31, 40": the threads whose place this is.
+std::string list_threads(const std::vector<Place>& place_of, const Place& place) {
   std::string text;
-  for (std::size_t first = 0; first < marked.size(); ++first) {
-    if (marked[first] != which) continue;
+  for (std::size_t first = 0; first < place_of.size(); ++first) {
+    if (!is_same(place_of[first], place)) continue;
     std::size_t last = first;
-    while (last + 1 < marked.size() && marked[last + 1] == which) ++last;
+    while (last + 1 < place_of.size() && is_same(place_of[last + 1], place)) ++last;
     text += (text.empty() ? "" : ", ") + std::to_string(first);
     if (last > first) text += " to " + std::to_string(last);
     first = last;
@@ -132,43 +209,31 @@ std::string text_of_block() {
          text_of_index(detail::block_idx);
 }
 
-/// By linear index: whether a thread is in the list.
-std::vector<bool> mark(const Fibers& list) {
-  std::vector<bool> marked(grid.num_threads, false);
-  for (const Fiber* fiber : list) marked[fiber->thread.linear] = true;
-  return marked;
-}
-
-/// Some threads wait at a barrier and the others have ended.
-void report_missing() {
-  const std::vector<bool> wait = mark(grid.at_barrier);
-  report(Report::barrier_not_reached, text_of_block() + ": threads " + list_threads(wait, true) +
-                                          " wait at the barrier at " + text_of(grid.barrier) + ", threads " +
-                                          list_threads(wait, false) + " have ended without it");
-}
-
-/// All wait, but not at the same barrier.
-void report_different() {
-  const std::vector<bool> others = mark(grid.elsewhere);
-  report(Report::barrier_not_reached, text_of_block() + ": threads " + list_threads(others, false) +
-                                          " wait at the barrier at " + text_of(grid.barrier) + ", threads " +
-                                          list_threads(others, true) + " at the one at " +
-                                          text_of(grid.threads[grid.elsewhere[0]->thread.linear].place));
-}
-
-bool is_same(const Place& a, const Place& b) {
-  if (a.line != b.line) return false;
-  return a.file == b.file || (a.file != nullptr && b.file != nullptr && std::strcmp(a.file, b.file) == 0);
+/// Threads of the block wait at barriers, and not all at the same.
+void report_barriers() {
+  std::vector<Place> place_of(grid.num_threads, ended);
+  for (const Fiber* fiber : grid.at_barrier) place_of[fiber->thread.linear] = grid.barrier;
+  for (const Fiber* fiber : grid.elsewhere) place_of[fiber->thread.linear] = grid.threads[fiber->thread.linear].place;
+  std::vector<Place> places;
+  for (const Place& place : place_of) {
+    const auto is_known = [&](const Place& known) { return is_same(known, place); };
+    if (!is_same(place, ended) && std::none_of(places.begin(), places.end(), is_known)) places.push_back(place);
+  }
+  std::string text = text_of_block() + ": ";
+  for (const Place& place : places) {
+    const bool is_first = &place == places.data();
+    text += (is_first ? "threads " : ", threads ") + list_threads(place_of, place) +
+            (is_first ? " wait at the barrier at " : " at the one at ") + text_of(place);
+  }
+  if (grid.at_barrier.size() != grid.num_threads)
+    text += ", threads " + list_threads(place_of, ended) + " have ended without " + (places.size() > 1 ? "one" : "it");
+  report(Report::barrier_not_reached, text);
 }
 
 /// The barrier falls when all threads of the block stand at it; false when they cannot.
 bool open_barrier() {
-  if (grid.at_barrier.size() != grid.num_threads) {
-    report_missing();
-    return false;
-  }
-  if (!grid.elsewhere.empty()) {
-    report_different();
+  if (grid.at_barrier.size() != grid.num_threads || !grid.elsewhere.empty()) {
+    report_barriers();
     return false;
   }
   std::swap(grid.order, grid.at_barrier);
@@ -197,24 +262,35 @@ void complete_warp_op(const Fibers& lanes) {
   }
 }
 
-/// Warp by warp. Lanes of one warp may wait at different places, in the branches of an `if`: one place at a time.
+/// Warp by warp, and in each at one place: the first line in the file where the lowest lane waits. The others wait on:
+/// as a rule those that go on come to them, for a warp is together again behind a branch.
 void complete_warp_ops() {
   const auto warp_size = static_cast<std::uint32_t>(detail::warp_size);
-  Fibers left = grid.in_warp_op;
-  grid.in_warp_op.clear();
-  while (!left.empty()) {
-    const std::uint32_t leader = left[0]->thread.linear;
-    Fibers lanes;
-    Fibers rest;
-    for (Fiber* fiber : left) {
-      const std::uint32_t linear = fiber->thread.linear;
-      const bool joins =
-          linear / warp_size == leader / warp_size && is_same(grid.threads[linear].place, grid.threads[leader].place);
-      (joins ? lanes : rest).push_back(fiber);
-    }
-    complete_warp_op(lanes);
-    left = std::move(rest);
+  const auto place_of = [](const Fiber* fiber) -> const Place& { return grid.threads[fiber->thread.linear].place; };
+  grid.warp_ops.assign((grid.num_threads + warp_size - 1) / warp_size, {grid.num_threads, nowhere, {}});
+  const auto op_of = [=](const Fiber* fiber) -> WarpOp& { return grid.warp_ops[fiber->thread.linear / warp_size]; };
+  for (const Fiber* fiber : grid.in_warp_op) {
+    WarpOp& op = op_of(fiber);
+    if (fiber->thread.linear > op.leader) continue;
+    op.leader = fiber->thread.linear;
+    op.place = place_of(fiber);
   }
+  for (const Fiber* fiber : grid.in_warp_op) {
+    WarpOp& op = op_of(fiber);
+    const Place& place = place_of(fiber);
+    if (place.line < op.place.line && is_same({place.file, op.place.line}, op.place)) op.place = place;
+  }
+  std::size_t num_left = 0;
+  for (Fiber* fiber : grid.in_warp_op) {
+    WarpOp& op = op_of(fiber);
+    if (is_same(place_of(fiber), op.place))
+      op.lanes.push_back(fiber);
+    else
+      grid.in_warp_op[num_left++] = fiber;
+  }
+  grid.in_warp_op.resize(num_left);
+  for (const WarpOp& op : grid.warp_ops)
+    if (!op.lanes.empty()) complete_warp_op(op.lanes);
 }
 
 // ---- who runs when --------------------------------------------------------------------------------------------------
@@ -340,11 +416,22 @@ const detail::Met& wait_for_warp(const Place& place, std::uint64_t value, int so
   watch::acquire(order);
 }
 
+PooledStrand& pooled_strand_of(std::uint32_t linear) {
+  return grid.pool->strands[(grid.block * grid.num_threads + linear) % max_pool];
+}
+
+void end_strand_of(std::uint32_t linear) {
+  if (!watch::has_thread_sanitizer()) return;
+  watch::end_strand(std::exchange(pooled_strand_of(linear), {}).strand);
+  --grid.pool->num_made;
+}
+
 /// Threads that will never go on.
 void abandon_threads() {
   for (Fiber* fiber : grid.at_barrier) {
     fibers::restart(*fiber);
-    watch::end_strand(grid.threads[fiber->thread.linear].strand);
+    // As the stack, it is in the middle of something.
+    end_strand_of(fiber->thread.linear);
   }
   grid.at_barrier.clear();
   grid.elsewhere.clear();
@@ -418,20 +505,26 @@ void detail::begin_thread(std::uint32_t at) {
   current = thread_of(grid.start_order[at]);
   if (!watch::has_thread_sanitizer()) return;
   // The stack below here held the frames of a thread that this one is not ordered behind.
-  watch::forget(static_cast<char*>(__builtin_frame_address(0)) - watched_frames, watched_frames);
-  // Who makes a strand comes before it: that is the operation, and not the host.
-  watch::become(grid.strand);
-  const watch::Strand strand = watch::make_strand("GPU thread");
-  grid.threads[linear_index()].strand = strand;
-  watch::become(strand);
-  watch::acquire(&grid.start);
+  fibers::forget_frames_below(__builtin_frame_address(0));
+  const std::uint32_t linear = linear_index();
+  PooledStrand& pooled = pooled_strand_of(linear);
+  if (pooled.num_uses == max_uses) end_strand_of(linear);
+  if (pooled.strand == nullptr) {
+    // Who makes a strand comes before it: that is the operation, and not the host.
+    watch::become(grid.strand);
+    pooled.strand = watch::make_strand("GPU thread");
+    ++grid.pool->num_made;
+  }
+  ++pooled.num_uses;
+  grid.threads[linear].strand = pooled.strand;
+  watch::become(pooled.strand);
+  watch::acquire(&grid.ends->start);
 }
 
 void detail::end_thread() {
   if (!watch::has_thread_sanitizer()) return;
-  watch::release(&grid.end);
+  watch::release(&grid.ends->end);
   watch::become(grid.host);
-  watch::end_strand(std::exchange(grid.threads[linear_index()].strand, nullptr));
 }
 
 // ---- what kernels call ----------------------------------------------------------------------------------------------
@@ -470,8 +563,12 @@ void make_room(std::uint32_t num_threads) {
 bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
   grid.host = runtime().host_strand;
   grid.strand = strand;
-  watch::release(&grid.start);
-  watch::become(grid.host);
+  if (watch::has_thread_sanitizer()) {
+    grid.ends = std::make_unique<Ends>();
+    watch::release(&grid.ends->start);
+    watch::become(grid.host);
+    grid.pool = &grid.pools.use(strand);
+  }
   grid.launch = &launch;
   grid.has_failed = false;
   grid.scheduler = walk.turn;
@@ -486,14 +583,23 @@ bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
   detail::cursor.is_plain = grid.is_line && runtime().config.seed == 0 && !watch::has_thread_sanitizer();
   const std::uint64_t num_blocks = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   const bool went_well = for_each_block(num_blocks, [](std::uint64_t block) {
+    grid.block = block;
     set_block(block);
     return run_block();
   });
   grid.barriers.reset();
   grid.shared.release();
-  watch::become(strand);
-  watch::acquire(&grid.end);
+  if (watch::has_thread_sanitizer()) {
+    watch::become(strand);
+    watch::acquire(&grid.ends->end);
+    grid.ends.reset();
+    grid.pool = nullptr;
+  }
   return went_well;
+}
+
+void forget_strands(watch::Strand owner) {
+  if (watch::has_thread_sanitizer()) grid.pools.forget(owner);
 }
 
 void detail::launch(const char* name, const Work& work, dim3 grid_dims, dim3 block, std::size_t shared_bytes,
@@ -523,8 +629,7 @@ void detail::launch(const char* name, const Work& work, dim3 grid_dims, dim3 blo
                   " bytes of shared memory; a block has at most 1024 threads and 65536 bytes");
     return;
   }
-  if (enqueue(call, stream, std::make_shared<const Payload>(std::move(launch)), place) == hipSuccess)
-    ++runtime().counted.launches;
+  enqueue(call, stream, std::make_shared<const Payload>(std::move(launch)), place);
 }
 
 }  // namespace hipsim

@@ -80,7 +80,7 @@ hipError_t release(ApiCall& call, void* pointer, bool is_pinned, const Place& pl
   const Allocation allocation = found->second;
   if (allocation.is_pinned != is_pinned)
     return call.fail(hipErrorInvalidValue, std::string{"the wrong way to free "} + size_of(allocation));
-  if (const Op* user = sim.queue.find_user(pointer, allocation.size)) {
+  if (const Op* user = sim.queue.void_users(pointer, allocation.size)) {
     report(Report::free_while_queued, size_of(allocation) + " is freed at " + text_of(place) + ", and " +
                                           text_of(*user->payload) + " queued at " + text_of(user->place) + " uses it");
   }
@@ -139,13 +139,10 @@ hipError_t check_kind(ApiCall& call, Where to, Where from, hipMemcpyKind kind) {
                    std::string{name_of(kind)} + " from " + name_of(from) + " to " + name_of(to));
 }
 
-void count_bytes(Where to, Where from, std::size_t size) {
-  Counters& counted = runtime().counted;
-  const auto bytes = static_cast<std::int64_t>(size);
-  if (from == Where::device)
-    (to == Where::device ? counted.device_to_device_bytes : counted.device_to_host_bytes) += bytes;
-  else
-    (to == Where::device ? counted.host_to_device_bytes : counted.host_to_host_bytes) += bytes;
+/// Whether the host's memory is there from end to end, as far as AddressSanitizer knows.
+hipError_t check_presence(ApiCall& call, const char* what, const void* at, std::size_t size, Where where) {
+  if (where != Where::pageable || !watch::is_gone(at, size)) return hipSuccess;
+  return call.fail(hipErrorInvalidValue, std::string{what} + ", " + std::to_string(size) + " bytes, is not all there");
 }
 
 hipError_t queue_copy(ApiCall& call, void* to, const void* from, std::size_t size, hipMemcpyKind kind,
@@ -158,10 +155,10 @@ hipError_t queue_copy(ApiCall& call, void* to, const void* from, std::size_t siz
   if (check_kind(call, to_where, from_where, kind) != hipSuccess) return call.error();
   if (check_range(call, "the target", to, size) != hipSuccess) return call.error();
   if (check_range(call, "the source", from, size) != hipSuccess) return call.error();
-  const Copy copy{to, from, size, from_where == Where::pageable, to_where != Where::device};
-  if (enqueue(call, stream, std::make_shared<const Payload>(copy), place, queued) != hipSuccess) return call.error();
-  count_bytes(to_where, from_where, size);
-  return hipSuccess;
+  if (check_presence(call, "the target", to, size, to_where) != hipSuccess) return call.error();
+  if (check_presence(call, "the source", from, size, from_where) != hipSuccess) return call.error();
+  const Copy copy{to, from, size, to_where, from_where};
+  return enqueue(call, stream, std::make_shared<const Payload>(copy), place, queued);
 }
 
 hipError_t queue_set(ApiCall& call, void* to, int value, std::size_t size, hipStream_t stream, const Place& place,
@@ -170,10 +167,7 @@ hipError_t queue_set(ApiCall& call, void* to, int value, std::size_t size, hipSt
   if (to == nullptr) return call.fail(hipErrorInvalidValue, "the target is null");
   if (where_is(to) == Where::pageable) return call.fail(hipErrorInvalidValue, "the target is no memory of the device");
   if (check_range(call, "the target", to, size) != hipSuccess) return call.error();
-  if (enqueue(call, stream, std::make_shared<const Payload>(Set{to, value, size}), place, queued) != hipSuccess)
-    return call.error();
-  runtime().counted.memset_bytes += static_cast<std::int64_t>(size);
-  return hipSuccess;
+  return enqueue(call, stream, std::make_shared<const Payload>(Set{to, value, size}), place, queued);
 }
 
 /// A blocking copy or set waits for what it has queued.
@@ -210,11 +204,11 @@ Where where_is(const void* pointer) {
   return allocation->is_pinned ? Where::pinned : Where::device;
 }
 
-DeviceAccess::DeviceAccess(bool all) : all_(all) {
-  if (all_ && access_depth++ == 0) open_device(true);
+DeviceAccess::DeviceAccess() {
+  if (access_depth++ == 0) open_device(true);
 }
 DeviceAccess::~DeviceAccess() {
-  if (all_ && --access_depth == 0) open_device(false);
+  if (--access_depth == 0) open_device(false);
 }
 AllocationAccess::AllocationAccess(const void* at) {
   if (access_depth > 0 || !watch::has_address_sanitizer() || where_is(at) != Where::device) return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace hipsim {
 namespace {
@@ -17,21 +18,20 @@ std::uint64_t sum_of(const void* at, std::size_t size) {
 
 const Copy* copy_of(const Op& op) { return std::get_if<Copy>(op.payload.get()); }
 
+/// On the stack that is here, which the host has used as deep before, and will again.
+void run_host_function(const HostFunction& function) {
+  constexpr std::size_t frames = std::size_t{64} << 10;
+  char here = 0;
+  void* const below = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&here) - frames);
+  watch::forget(below, frames);
+  function.function(function.data);
+  watch::forget(below, frames);
+}
+
 bool overlap(const void* a, std::size_t a_size, const void* b, std::size_t b_size) {
   const auto a_at = reinterpret_cast<std::uintptr_t>(a);
   const auto b_at = reinterpret_cast<std::uintptr_t>(b);
   return a_at < b_at + b_size && b_at < a_at + a_size;
-}
-
-/// Whether a word of the kernel's arguments leads into the range.
-bool has_argument_in(const KernelLaunch& launch, const void* at, std::size_t size) {
-  const auto* bytes = static_cast<const char*>(launch.work.call);
-  for (std::size_t i = 0; i + sizeof(void*) <= launch.work.size; i += sizeof(void*)) {
-    const void* argument = nullptr;
-    std::memcpy(&argument, bytes + i, sizeof argument);
-    if (overlap(argument, 1, at, size)) return true;
-  }
-  return false;
 }
 
 bool touches(const Payload& payload, const void* at, std::size_t size) {
@@ -39,25 +39,38 @@ bool touches(const Payload& payload, const void* at, std::size_t size) {
     return overlap(copy->to, copy->size, at, size) || overlap(copy->from, copy->size, at, size);
   if (const auto* set = std::get_if<Set>(&payload)) return overlap(set->to, set->size, at, size);
   if (const auto* kernel = std::get_if<std::unique_ptr<KernelLaunch>>(&payload))
-    return has_argument_in(**kernel, at, size);
+    return (*kernel)->work.points_into((*kernel)->work.call, at, size);
   return false;
 }
 
 /// What a copy finds at its ends when it runs at last; false when it cannot be made.
-bool check_host_ends(const Op& op, const Copy& copy, std::uint64_t host_writes) {
-  const bool is_source_gone = copy.from_pageable && watch::is_poisoned(copy.from, copy.size);
-  const bool is_target_gone = copy.to_host && watch::is_gone(copy.to, copy.size);
+bool check_host_ends(const Op& op, const Copy& copy) {
+  const bool is_source_gone = copy.from_where == Where::pageable && watch::is_gone(copy.from, copy.size);
+  const bool is_target_gone = copy.to_where == Where::pageable && watch::is_gone(copy.to, copy.size);
   if (is_source_gone || is_target_gone) {
     report(Report::freed_host_memory, std::string{"the "} + (is_source_gone ? "source" : "target") + " of the " +
                                           std::to_string(copy.size) + "-byte copy queued at " + text_of(op.place) +
                                           " was freed before the copy ran");
     return false;
   }
-  // A host function or a copy to the host in between may have written the source in order.
-  if (copy.from_pageable && host_writes == op.host_writes && sum_of(copy.from, copy.size) != op.source_sum)
+  if (op.knows_source && sum_of(copy.from, copy.size) != op.source_sum)
     report(Report::source_changed, "the source of the " + std::to_string(copy.size) + "-byte copy queued at " +
                                        text_of(op.place) + " was rewritten before the copy ran");
   return true;
+}
+
+void count(const Payload& payload) {
+  Counters& counted = runtime().counted;
+  if (std::holds_alternative<std::unique_ptr<KernelLaunch>>(payload)) ++counted.launches;
+  if (const auto* set = std::get_if<Set>(&payload)) counted.memset_bytes += static_cast<std::int64_t>(set->size);
+  const auto* copy = std::get_if<Copy>(&payload);
+  if (copy == nullptr) return;
+  const auto bytes = static_cast<std::int64_t>(copy->size);
+  const bool to_device = copy->to_where == Where::device;
+  if (copy->from_where == Where::device)
+    (to_device ? counted.device_to_device_bytes : counted.device_to_host_bytes) += bytes;
+  else
+    (to_device ? counted.host_to_device_bytes : counted.host_to_host_bytes) += bytes;
 }
 
 }  // namespace
@@ -77,23 +90,41 @@ Op::~Op() {
 
 void Queue::add(const OpPtr& op) {
   if (const Copy* copy = copy_of(*op)) {
-    // A source that is out of bounds already: the copy says so when it runs.
-    if (copy->from_pageable && !watch::is_poisoned(copy->from, copy->size)) {
+    // A source that others are still to write has no content yet to be kept.
+    if (copy->from_where == Where::pageable && !watch::is_poisoned(copy->from, copy->size)) {
       op->source_sum = sum_of(copy->from, copy->size);
-      op->host_writes = host_writes_;
-    } else {
-      op->host_writes = host_writes_ - 1;
+      op->knows_source = true;
     }
     // Whoever reads the target before it is there reads poison.
-    if (copy->to_host && runtime().config.mode == Mode::lazy && !watch::is_poisoned(copy->to, copy->size)) {
-      op->hides_target = watch::has_address_sanitizer();
+    const bool is_late = copy->to_where != Where::device && runtime().config.mode == Mode::lazy;
+    if (is_late && watch::has_address_sanitizer() && !watch::is_gone(copy->to, copy->size)) {
+      op->hides_target = true;
       watch::poison(copy->to, copy->size);
     }
   }
+  count(*op->payload);
   op->number = ++num_queued_;
   watch::release(&op->queued);
   pending_.push_back(op);
 }
+
+/// While work runs nothing is hidden from it: what is queued before a copy may well read what the copy will overwrite.
+class Queue::TargetsInSight {
+ public:
+  explicit TargetsInSight(const Queue& queue) : queue_(queue) { for_each(watch::unpoison); }
+  ~TargetsInSight() { for_each(watch::poison); }
+  TargetsInSight(const TargetsInSight&) = delete;
+  TargetsInSight& operator=(const TargetsInSight&) = delete;
+
+ private:
+  void for_each(void (*change)(const void*, std::size_t)) const {
+    if (!watch::has_address_sanitizer()) return;
+    for (const OpPtr& op : queue_.pending_)
+      if (const Copy* copy = op->hides_target ? copy_of(*op) : nullptr)
+        if (!watch::is_gone(copy->to, copy->size)) change(copy->to, copy->size);
+  }
+  const Queue& queue_;
+};
 
 void Queue::mark_needed(const OpPtr& target) {
   for (const OpPtr& op : pending_) op->is_needed = false;
@@ -120,7 +151,9 @@ void Queue::run_until(const OpPtr& target) {
   if (target == nullptr || target->is_done) return;
   Runtime& sim = runtime();
   mark_needed(target);
-  const DeviceAccess access{has_kernel()};
+  std::optional<DeviceAccess> access;
+  if (has_kernel()) access.emplace();
+  const TargetsInSight targets{*this};
   const bool is_plain = sim.config.seed == 0;
   if (is_plain) {
     // By index: a host function may not queue anything, but `pending_` is a member that others grow.
@@ -149,7 +182,9 @@ void Queue::run_all() {
 void Queue::run_one_towards(const OpPtr& target) {
   if (target == nullptr || target->is_done) return;
   mark_needed(target);
-  const DeviceAccess access{has_kernel()};
+  std::optional<DeviceAccess> access;
+  if (has_kernel()) access.emplace();
+  const TargetsInSight targets{*this};
   for (const OpPtr& op : pending_) {
     if (!op->is_needed || op->is_done) continue;
     run(*op);
@@ -164,51 +199,87 @@ void Queue::drop() {
   pending_.clear();
 }
 
+/// An operation from its first step to its last, whatever happens in between: a host function may throw.
+class Queue::Running {
+ public:
+  Running(Queue& queue, Op& op) : queue_(queue), op_(op), host_(watch::current_strand()) {
+    Runtime& sim = runtime();
+    sim.is_running = true;
+    sim.host_strand = host_;
+    watch::become(op.strand ? op.strand->strand : host_);
+    watch::acquire(&op.queued);
+    for (const OpPtr& before : op.waits_for) watch::acquire(&before->done);
+  }
+  ~Running() {
+    op_.is_done = true;
+    op_.hides_target = false;
+    op_.done_at = ++queue_.now_;
+    op_.waits_for.clear();
+    watch::release(&op_.done);
+    watch::release(&queue_.any_done_);
+    watch::become(host_);
+    runtime().is_running = false;
+    runtime().inside = nullptr;
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Queue& queue_;
+  Op& op_;
+  watch::Strand host_;
+};
+
 void Queue::run(Op& op) {
-  Runtime& sim = runtime();
-  const watch::Strand host = watch::current_strand();
-  const watch::Strand strand = op.strand ? op.strand->strand : host;
-  sim.host_strand = host;
-  watch::become(strand);
-  watch::acquire(&op.queued);
-  for (const OpPtr& before : op.waits_for) watch::acquire(&before->done);
-  const Payload& payload = *op.payload;
+  const Running running{*this, op};
   // Behind a kernel that was reported nothing runs any more.
-  if (sim.is_broken) {
-  } else if (const auto* kernel = std::get_if<std::unique_ptr<KernelLaunch>>(&payload)) {
+  if (!runtime().is_broken && !op.is_void) run_payload(op);
+}
+
+void Queue::run_payload(Op& op) {
+  Runtime& sim = runtime();
+  const Payload& payload = *op.payload;
+  if (const auto* kernel = std::get_if<std::unique_ptr<KernelLaunch>>(&payload)) {
     sim.inside = (*kernel)->name;
-    if (!run_kernel(**kernel, strand)) sim.is_broken = true;
-    sim.inside = nullptr;
+    if (!run_kernel(**kernel, watch::current_strand())) sim.is_broken = true;
   } else if (const auto* copy = std::get_if<Copy>(&payload)) {
-    if (check_host_ends(op, *copy, host_writes_)) {
-      const AllocationAccess from{copy->from};
-      const AllocationAccess to{copy->to};
-      if (std::exchange(op.hides_target, false)) watch::unpoison(copy->to, copy->size);
-      std::memcpy(copy->to, copy->from, copy->size);
-    }
-    if (copy->to_host) ++host_writes_;
+    run_copy(op, *copy);
   } else if (const auto* set = std::get_if<Set>(&payload)) {
     const AllocationAccess to{set->to};
     std::memset(set->to, set->value, set->size);
   } else if (const auto* function = std::get_if<HostFunction>(&payload)) {
     const HostAccess access;
     sim.inside = "a host function";
-    function->function(function->data);
-    sim.inside = nullptr;
-    ++host_writes_;
+    run_host_function(*function);
+    forget_sources(nullptr, 0);
   }
-  op.is_done = true;
-  op.done_at = ++now_;
-  op.waits_for.clear();
-  watch::release(&op.done);
-  watch::release(&any_done_);
-  watch::become(host);
 }
 
-const Op* Queue::find_user(const void* at, std::size_t size) const {
-  for (const OpPtr& op : pending_)
-    if (!op->is_done && touches(*op->payload, at, size)) return op.get();
-  return nullptr;
+void Queue::run_copy(Op& op, const Copy& copy) {
+  if (!check_host_ends(op, copy)) return;
+  const AllocationAccess from{copy.from};
+  const AllocationAccess to{copy.to};
+  std::memcpy(copy.to, copy.from, copy.size);
+  if (copy.to_where != Where::device) forget_sources(copy.to, copy.size);
+}
+
+/// What is queued has written the host's memory, all of it for a size of 0: copies that read it find other content than
+/// when they were queued, and rightly so.
+void Queue::forget_sources(const void* at, std::size_t size) {
+  for (const OpPtr& op : pending_) {
+    const Copy* const copy = op->knows_source ? copy_of(*op) : nullptr;
+    if (copy != nullptr && (size == 0 || overlap(copy->from, copy->size, at, size))) op->knows_source = false;
+  }
+}
+
+const Op* Queue::void_users(const void* at, std::size_t size) {
+  const Op* first = nullptr;
+  for (const OpPtr& op : pending_) {
+    if (op->is_done || op->is_void || !touches(*op->payload, at, size)) continue;
+    op->is_void = true;
+    if (first == nullptr) first = op.get();
+  }
+  return first;
 }
 
 }  // namespace hipsim

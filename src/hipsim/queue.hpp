@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu_strands.hpp"
 #include "watch.hpp"
 
 #include <hip/hip_runtime.h>
@@ -31,12 +32,14 @@ struct KernelLaunch {
   }
 };
 
+enum class Where : std::uint8_t { device, pinned, pageable };
+
 struct Copy {
   void* to = nullptr;
   const void* from = nullptr;
   std::size_t size = 0;
-  bool from_pageable = false;
-  bool to_host = false;
+  Where to_where = Where::device;
+  Where from_where = Where::device;
 };
 
 struct Set {
@@ -62,7 +65,10 @@ struct StreamStrand {
   StreamStrand() = default;
   StreamStrand(const StreamStrand&) = delete;
   StreamStrand& operator=(const StreamStrand&) = delete;
-  ~StreamStrand() { watch::end_strand(strand); }
+  ~StreamStrand() {
+    forget_strands(strand);
+    watch::end_strand(strand);
+  }
 };
 
 /// "kernel add_one", "a copy of 64 bytes"
@@ -77,14 +83,15 @@ struct Op {
   std::shared_ptr<StreamStrand> strand;
   Place place;
   bool is_done = false;
-  bool is_needed = false;         ///< scratch of Queue::run_until
-  std::uint64_t number = 0;       ///< in the order queued
-  std::int64_t done_at = 0;       ///< microseconds of simulated time
-  std::uint64_t source_sum = 0;   ///< of a pageable source, when the copy was queued
-  std::uint64_t host_writes = 0;  ///< Queue::host_writes then
-  bool hides_target = false;      ///< its target on the host is poisoned until it has run
-  char queued = 0;                ///< ThreadSanitizer's handle of "it was queued"
-  char done = 0;                  ///< and of "it has run"
+  bool is_needed = false;        ///< scratch of Queue::run_until
+  std::uint64_t number = 0;      ///< in the order queued
+  std::int64_t done_at = 0;      ///< microseconds of simulated time
+  bool is_void = false;          ///< what it works on was freed: it does nothing
+  std::uint64_t source_sum = 0;  ///< of a pageable source, when the copy was queued
+  bool knows_source = false;     ///< and nothing that is queued may have written it since
+  bool hides_target = false;     ///< its target on the host is poisoned while the host runs, until it has run
+  char queued = 0;               ///< ThreadSanitizer's handle of "it was queued"
+  char done = 0;                 ///< and of "it has run"
 
   Op() = default;
   Op(const Op&) = delete;
@@ -107,14 +114,18 @@ class Queue {
   /// The host comes behind everything that has run.
   void wait_for_all() { watch::acquire(&any_done_); }
 
-  /// An operation that has not run and touches [at, at + size); null when there is none.
-  [[nodiscard]] const Op* find_user(const void* at, std::size_t size) const;
+  /// The first operation that has not run and touches [at, at + size), which is about to go; null when there is none.
+  /// None of those that do will run.
+  const Op* void_users(const void* at, std::size_t size);
   [[nodiscard]] std::int64_t now() const { return now_; }
-  /// How often the host's memory may have been written by what is queued.
-  [[nodiscard]] std::uint64_t host_writes() const { return host_writes_; }
 
  private:
+  class Running;
+  class TargetsInSight;
   void run(Op& op);
+  void run_payload(Op& op);
+  void run_copy(Op& op, const Copy& copy);
+  void forget_sources(const void* at, std::size_t size);
   void mark_needed(const OpPtr& op);
   [[nodiscard]] bool has_kernel() const;
   void sweep();
@@ -123,7 +134,6 @@ class Queue {
   std::int64_t now_ = 0;
   std::uint64_t num_queued_ = 0;
   char any_done_ = 0;  ///< ThreadSanitizer's handle of "all of them have run"
-  std::uint64_t host_writes_ = 0;
 };
 
 }  // namespace hipsim

@@ -8,6 +8,7 @@
 #include <hip/hip_runtime_api.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -58,7 +59,15 @@ class Registry {
     return nullptr;
   }
   bool erase(const T* handle) {
-    return std::erase_if(list_, [&](const std::unique_ptr<T>& held) { return held.get() == handle; }) > 0;
+    for (auto held = list_.begin(); held != list_.end(); ++held) {
+      if (held->get() != handle) continue;
+      T* const dead = held->release();
+      list_.erase(held);
+      std::destroy_at(dead);
+      bury(dead);
+      return true;
+    }
+    return false;
   }
   void clear() { list_.clear(); }
   [[nodiscard]] bool empty() const { return list_.empty(); }
@@ -67,7 +76,17 @@ class Registry {
   [[nodiscard]] auto end() const { return list_.end(); }
 
  private:
+  /// The last handles that were destroyed keep their addresses, so that a stale one is not somebody else's new one.
+  void bury(void* dead) {
+    constexpr std::size_t max_buried = 256;
+    buried_.push_back(dead);
+    if (buried_.size() <= max_buried) return;
+    ::operator delete(buried_.front());
+    buried_.pop_front();
+  }
+
   std::vector<std::unique_ptr<T>> list_;
+  std::deque<void*> buried_;
 };
 
 /// The one simulated machine.
@@ -86,6 +105,8 @@ struct Runtime {
   ReportHandler handler = nullptr;
   /// The name of what runs on the device or as a host function now: the API may not be called.
   const char* inside = nullptr;
+  bool is_running = false;    ///< an operation
+  bool is_reporting = false;  ///< the handler of reports is at work: it may not call back
   int device = 0;
   watch::Strand host_strand = nullptr;  ///< while something else runs
 
@@ -109,6 +130,9 @@ struct Runtime {
 
 [[nodiscard]] Runtime& runtime();
 
+/// What hipGetLastError answers the calling thread.
+[[nodiscard]] hipError_t& last_error();
+
 /// file:line
 [[nodiscard]] std::string text_of(const Place& place);
 
@@ -129,6 +153,8 @@ class ApiCall {
   [[nodiscard]] bool refused() const { return error_ != hipSuccess; }
   [[nodiscard]] hipError_t error() const { return error_; }
 
+  /// Refused for want of a device, and not on purpose: versions can be told all the same.
+  [[nodiscard]] bool lacks_device() const { return error_ == hipErrorNoDevice && !is_injected_; }
   /// What a call that has waited answers: a kernel may have been reported.
   hipError_t finish();
   /// The answer of a call that went wrong: `what` says why.
@@ -138,11 +164,11 @@ class ApiCall {
   const char* function_;
   Place place_;
   hipError_t error_ = hipSuccess;
+  bool is_foreign_ = false;  ///< from another thread: nothing of the runtime is touched
+  bool is_injected_ = false;
 };
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
-
-enum class Where : std::uint8_t { device, pinned, pageable };
 
 /// The allocation that holds `pointer`, null for memory that is not the runtime's.
 [[nodiscard]] const Allocation* find_allocation(const void* pointer);
@@ -151,13 +177,10 @@ enum class Where : std::uint8_t { device, pinned, pageable };
 /// While one of these lives, all device memory may be touched: kernels run.
 class DeviceAccess {
  public:
-  explicit DeviceAccess(bool all);  ///< false: nothing changes
+  DeviceAccess();
   ~DeviceAccess();
   DeviceAccess(const DeviceAccess&) = delete;
   DeviceAccess& operator=(const DeviceAccess&) = delete;
-
- private:
-  bool all_;
 };
 /// While one of these lives, the device memory that holds `at` may be touched: a copy or a set runs, for which opening
 /// all would cost more.
@@ -199,6 +222,8 @@ void renew_shared_variables(Random& random);
 
 /// Streams and their capture, for the rooms that queue things.
 [[nodiscard]] ihipStream_t* find_stream(hipStream_t stream);
+/// Takes every stream out of its capture, which comes to nothing.
+void end_captures();
 /// Ends every capture in which a call of this kind is not allowed; false when there was none.
 bool invalidate_captures(bool only_blocking);
 /// Queues, or records in the capture the stream is in. Runs it when everything runs at once.

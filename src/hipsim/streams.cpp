@@ -62,6 +62,12 @@ hipError_t refuse_capturing(ApiCall& call, ihipStream_t& stream) {
   return call.fail(hipErrorStreamCaptureUnsupported, "the stream is being captured; the capture is lost");
 }
 
+/// The null stream waits for the blocking ones: not while one of them is being captured.
+hipError_t refuse_null_stream(ApiCall& call, hipStream_t stream) {
+  if (stream != nullptr || !invalidate_captures(true)) return hipSuccess;
+  return call.fail(hipErrorStreamCaptureImplicit, "the null stream waits for streams that are being captured");
+}
+
 void wait_for(const OpPtr& op) {
   runtime().queue.run_until(op);
   if (op) watch::acquire(&op->done);
@@ -85,6 +91,20 @@ ihipStream_t* find_stream(hipStream_t stream) {
   return runtime().streams.find(stream);
 }
 
+void end_capture(const std::shared_ptr<Capture>& capture) {
+  capture->is_over = true;
+  for (const auto& stream : runtime().streams) {
+    if (stream->capture != capture) continue;
+    stream->capture.reset();
+    stream->capture_tail.clear();
+  }
+}
+
+void end_captures() {
+  for (const auto& stream : runtime().streams)
+    if (const std::shared_ptr<Capture> capture = stream->capture) end_capture(capture);
+}
+
 bool invalidate_captures(bool only_blocking) {
   bool any = false;
   for (const auto& stream : runtime().streams) {
@@ -104,8 +124,7 @@ hipError_t enqueue(ApiCall& call, hipStream_t handle, std::shared_ptr<const Payl
       return call.fail(hipErrorStreamCaptureInvalidated, "the capture was lost in an earlier call");
     return record_node(*stream, payload, place);
   }
-  if (handle == nullptr && invalidate_captures(true))
-    return call.fail(hipErrorStreamCaptureImplicit, "the null stream waits for streams that are being captured");
+  if (refuse_null_stream(call, handle) != hipSuccess) return call.error();
   const auto op = std::make_shared<Op>();
   op->payload = std::move(payload);
   op->waits_for = what_stands_before(*stream);
@@ -158,9 +177,10 @@ hipError_t hipStreamDestroy(hipStream_t stream, Place place) {
   if (call.refused()) return call.error();
   const auto* found = stream == nullptr ? nullptr : find_stream(stream);
   if (found == nullptr) return hipsim::unknown_stream(call);
-  if (found->capture) {
-    found->capture->is_valid = false;
-    found->capture->streams.erase(stream);
+  if (const std::shared_ptr<hipsim::Capture> capture = found->capture) {
+    capture->is_valid = false;
+    capture->streams.erase(stream);
+    if (capture->origin == stream) hipsim::end_capture(capture);
   }
   // What is queued still runs: the operations themselves know what they wait for.
   runtime().streams.erase(stream);
@@ -173,8 +193,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream, Place place) {
   ihipStream_t* const found = find_stream(stream);
   if (found == nullptr) return hipsim::unknown_stream(call);
   if (hipsim::refuse_capturing(call, *found) != hipSuccess) return call.error();
-  if (stream == nullptr && hipsim::invalidate_captures(true))
-    return call.fail(hipErrorStreamCaptureImplicit, "the null stream waits for streams that are being captured");
+  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
   ++runtime().counted.synchronisations;
   // The null stream waits for the blocking ones, too.
   for (const OpPtr& op : hipsim::what_stands_before(*found)) hipsim::wait_for(op);
@@ -187,6 +206,7 @@ hipError_t hipStreamQuery(hipStream_t stream, Place place) {
   ihipStream_t* const found = find_stream(stream);
   if (found == nullptr) return hipsim::unknown_stream(call);
   if (hipsim::refuse_capturing(call, *found) != hipSuccess) return call.error();
+  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
   for (const OpPtr& op : hipsim::what_stands_before(*found))
     if (hipsim::poll(call, op) != hipSuccess) return call.error();
   return hipSuccess;
@@ -201,7 +221,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
   if (waited == nullptr) return hipsim::unknown_event(call);
   if (flags != 0) return call.fail(hipErrorInvalidValue, "flags have to be 0");
   if (waited->capture) {
-    if (!waited->capture->is_valid || waited->capture->graph == nullptr)
+    if (!waited->capture->is_valid || waited->capture->is_over)
       return call.fail(hipErrorStreamCaptureInvalidated, "the capture in which the event was recorded is over");
     if (found->capture && found->capture != waited->capture) {
       found->capture->is_valid = waited->capture->is_valid = false;
@@ -221,6 +241,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
     return call.fail(hipErrorStreamCaptureIsolation, "the event was recorded outside of the capture");
   }
   if (!waited->op) return hipSuccess;
+  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
   // Behind the event as well as behind the stream's own work.
   const auto joined = std::make_shared<hipsim::Op>();
   joined->payload = std::make_shared<const Payload>(hipsim::Marker{});
@@ -318,6 +339,8 @@ hipError_t hipEventSynchronize(hipEvent_t event, Place place) {
     found->capture->is_valid = false;
     return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
   }
+  if (hipsim::invalidate_captures(false))
+    return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
   ++runtime().counted.synchronisations;
   hipsim::wait_for(found->op);
   return call.finish();
@@ -332,6 +355,8 @@ hipError_t hipEventQuery(hipEvent_t event, Place place) {
     found->capture->is_valid = false;
     return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
   }
+  if (hipsim::invalidate_captures(false))
+    return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
   return hipsim::poll(call, found->op);
 }
 

@@ -33,8 +33,12 @@ struct Capture {
   hipStream_t origin = nullptr;
   hipStreamCaptureMode mode = hipStreamCaptureModeGlobal;
   bool is_valid = true;
+  bool is_over = false;  ///< ended, by hipStreamEndCapture or with its first stream
   std::unordered_set<hipStream_t> streams;
 };
+
+/// Takes every stream out of the capture.
+void end_capture(const std::shared_ptr<Capture>& capture);
 
 }  // namespace hipsim
 

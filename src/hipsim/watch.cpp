@@ -47,12 +47,13 @@ bool is_gone(const void* at, std::size_t size) {
     return *reinterpret_cast<const unsigned char*>((address >> scale) + offset);
   };
   constexpr unsigned char by_hand = 0xf7;  // what __asan_poison_memory_region leaves
-  constexpr unsigned char partly = 7;      // the first bytes of a granule may be touched
+  constexpr unsigned char partly = 7;      // up to it: so many first bytes of a granule may be touched, 0 for all
   const auto first = reinterpret_cast<std::uintptr_t>(at);
   const std::uintptr_t granule = std::uintptr_t{1} << scale;
   for (std::uintptr_t address = first & ~(granule - 1); address < first + size; address += granule) {
     const unsigned char value = shadow(address);
-    if (value > partly && value != by_hand) return true;
+    const bool is_short = value > 0 && value <= partly && first + size - address > value;
+    if (is_short || (value > partly && value != by_hand)) return true;
   }
   return false;
 }

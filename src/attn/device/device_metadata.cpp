@@ -127,11 +127,10 @@ std::optional<Error> DeviceMetadataBuilder::State::allocate(const Capacity& want
 }
 
 DeviceMetadataBuilder::State::~State() {
-  bool wait_for_all = has_unmarked_work || has_captured;
-  // A build's end is behind its copy's.
-  for (const BuildSet& set : sets)
-    if (set.is_in_use && set.done.wait()) wait_for_all = true;
-  if (wait_for_all) (void)check(hipDeviceSynchronize(), "hipDeviceSynchronize");
+  // Not by the events: there are runtimes that look at the stream an event was recorded in, which may have ended.
+  bool was_used = has_unmarked_work || has_captured;
+  for (const BuildSet& set : sets) was_used |= set.is_in_use;
+  if (was_used) (void)check(hipDeviceSynchronize(), "hipDeviceSynchronize");
 }
 
 // ---- what is in use -------------------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ class DeviceMetadataBuilder {
 
   DeviceMetadataBuilder(DeviceMetadataBuilder&&) noexcept;
   DeviceMetadataBuilder& operator=(DeviceMetadataBuilder&&) noexcept;
-  /// Waits for the builds that are queued, and for the whole device if there were captures, then frees.
+  /// Waits for all work of the device if anything was ever queued, then frees. Not while a stream is being captured, which
+  /// allows neither: then nothing is freed.
   ~DeviceMetadataBuilder();
 
   /// Queues a build on `stream`. The batch's arrays are free again when it returns; `lengths.data` is read when the

@@ -226,7 +226,7 @@ TEST_F(Counted, calls_of_one_function) {
   EXPECT_EQ(hipsim::calls_of("hipMalloc"), 0);
 }
 
-TEST_F(Counted, launches_are_calls_and_captured_ones_count) {
+TEST_F(Counted, launches_are_calls_and_captured_ones_count_when_they_run) {
   int* device = device_array<int>(1);
   hipStream_t stream = make_stream();
   hipsim::reset_counters();
@@ -238,7 +238,12 @@ TEST_F(Counted, launches_are_calls_and_captured_ones_count) {
   hipLaunchKernelGGL(set_to, dim3(1), dim3(1), 0, stream, device, 5);
   hipGraph_t graph = nullptr;
   must(hipStreamEndCapture(stream, &graph));
+  EXPECT_EQ(hipsim::counters().launches, 1);
+  hipGraphExec_t exec = nullptr;
+  must(hipGraphInstantiate(&exec, graph, nullptr, nullptr, 0));
+  must(hipGraphLaunch(exec, stream));
   EXPECT_EQ(hipsim::counters().launches, 2);
+  must(hipStreamSynchronize(stream));
 }
 
 /// Code that must not make the host wait is held to it by this number.
@@ -304,6 +309,27 @@ TEST_F(Counted, resetting_the_counters_keeps_what_lives) {
   EXPECT_EQ(hipsim::counters().allocations, 0);
   EXPECT_EQ(hipsim::counters().calls, 0);
   EXPECT_EQ(hipsim::counters().live_allocations, 1);
+}
+
+TEST_F(Counted, bytes_and_launches_count_each_time_a_graph_runs) {
+  int* const device = device_array<int>(4);
+  int* const host = pinned_array<int>(4);
+  hipStream_t stream = make_stream();
+  must(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+  must(hipMemcpyAsync(host, device, 16, hipMemcpyDeviceToHost, stream));
+  hipGraph_t graph = nullptr;
+  must(hipStreamEndCapture(stream, &graph));
+  hipGraphExec_t exec = nullptr;
+  must(hipGraphInstantiate(&exec, graph, nullptr, nullptr, 0));
+  EXPECT_EQ(hipsim::counters().device_to_host_bytes, 0);
+  for (int i = 0; i < 3; ++i) must(hipGraphLaunch(exec, stream));
+  EXPECT_EQ(hipsim::counters().device_to_host_bytes, 48);
+  must(hipStreamSynchronize(stream));
+  must(hipGraphExecDestroy(exec));
+  must(hipGraphDestroy(graph));
+  must(hipStreamDestroy(stream));
+  must(hipFree(device));
+  must(hipHostFree(host));
 }
 
 }  // namespace

@@ -430,4 +430,51 @@ TEST_F(Capture, another_stream_works_on_meanwhile) {
   EXPECT_EQ(host_copy(device, 1)[0], 4);
 }
 
+TEST_F(Capture, that_was_not_joined_leaves_no_stream_behind) {
+  hipStream_t origin = make_stream(hipStreamNonBlocking);
+  hipStream_t other = make_stream(hipStreamNonBlocking);
+  hipStream_t late = make_stream(hipStreamNonBlocking);
+  hipEvent_t event = make_event();
+  int* const device = device_array<int>(1);
+  must(hipStreamBeginCapture(origin, hipStreamCaptureModeGlobal));
+  must(hipEventRecord(event, origin));
+  must(hipStreamWaitEvent(other, event));
+  must(hipMemsetAsync(device, 0, 4, other));
+  hipGraph_t graph = nullptr;
+  EXPECT_EQ(hipStreamEndCapture(origin, &graph), hipErrorStreamCaptureUnjoined);
+  EXPECT_EQ(hipStreamWaitEvent(late, event), hipErrorStreamCaptureInvalidated);
+  must(hipDeviceSynchronize());
+  for (hipStream_t stream : {origin, other, late}) must(hipStreamDestroy(stream));
+  must(hipEventDestroy(event));
+  must(hipFree(device));
+}
+
+TEST_F(Capture, ends_with_the_stream_it_began_in) {
+  hipStream_t origin = make_stream(hipStreamNonBlocking);
+  hipStream_t other = make_stream(hipStreamNonBlocking);
+  hipEvent_t event = make_event();
+  must(hipStreamBeginCapture(origin, hipStreamCaptureModeGlobal));
+  must(hipEventRecord(event, origin));
+  must(hipStreamWaitEvent(other, event));
+  must(hipStreamDestroy(origin));
+  must(hipDeviceSynchronize());
+  must(hipStreamDestroy(other));
+  must(hipEventDestroy(event));
+}
+
+TEST_F(Capture, does_not_survive_questions_about_events_and_the_null_stream) {
+  hipEvent_t event = make_event();
+  must(hipEventRecord(event, nullptr));
+  hipStream_t stream = make_stream();
+  hipGraph_t graph = nullptr;
+  must(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+  EXPECT_EQ(hipEventQuery(event), hipErrorStreamCaptureUnsupported);
+  EXPECT_EQ(hipStreamEndCapture(stream, &graph), hipErrorStreamCaptureInvalidated);
+  must(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+  EXPECT_EQ(hipStreamQuery(nullptr), hipErrorStreamCaptureImplicit);
+  EXPECT_EQ(hipStreamEndCapture(stream, &graph), hipErrorStreamCaptureInvalidated);
+  must(hipStreamDestroy(stream));
+  must(hipEventDestroy(event));
+}
+
 }  // namespace

@@ -229,6 +229,48 @@ TEST_F(Barrier, two_different_ones_in_two_branches_are_reported) {
   EXPECT_TRUE(contains(text, "waits_in_both_branches")) << text;
 }
 
+__global__ void waits_at_one_of_three() {
+  if (threadIdx.x == 0 || threadIdx.x == 3) {
+    __syncthreads();
+  } else if (threadIdx.x <= 2) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+constexpr int three_barriers_end = __LINE__ - 2;
+__global__ void waits_at_one_of_two_or_ends() {
+  if (threadIdx.x == 0 || threadIdx.x == 3) {
+    __syncthreads();
+  } else if (threadIdx.x <= 2) {
+    __syncthreads();
+  }
+}
+constexpr int two_barriers_end = __LINE__ - 2;
+
+TEST_F(Barrier, reports_say_of_each_thread_where_it_is) {
+  const auto at = [](int line) { return std::string{__FILE__} + ":" + std::to_string(line); };
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    start_over();
+    configure(seed);
+    std::string text = divergence("waits_at_one_of_three",
+                                  [] { hipLaunchKernelGGL(waits_at_one_of_three, dim3(1), dim3(8), 0, nullptr); });
+    EXPECT_TRUE(contains(text, "threads 0, 3 wait at the barrier at " + at(three_barriers_end - 5) +
+                                   ", threads 1 to 2 at the one at " + at(three_barriers_end - 3) +
+                                   ", threads 4 to 7 at the one at " + at(three_barriers_end - 1)))
+        << text;
+    EXPECT_FALSE(contains(text, "ended")) << text;
+    start_over();
+    configure(seed);
+    text = divergence("waits_at_one_of_two_or_ends",
+                      [] { hipLaunchKernelGGL(waits_at_one_of_two_or_ends, dim3(1), dim3(8), 0, nullptr); });
+    EXPECT_TRUE(contains(text, "threads 0, 3 wait at the barrier at " + at(two_barriers_end - 3) +
+                                   ", threads 1 to 2 at the one at " + at(two_barriers_end - 1) +
+                                   ", threads 4 to 7 have ended without one"))
+        << text;
+  }
+}
+
 TEST_F(Barrier, not_reached_is_reported_under_every_seed_and_mode) {
   for (const hipsim::Mode mode : {hipsim::Mode::lazy, hipsim::Mode::eager}) {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
@@ -303,6 +345,23 @@ TEST_F(Barrier, stacks_are_used_again_after_kernels_that_ended_and_that_were_rep
     EXPECT_FALSE(take_report(hipsim::Report::barrier_not_reached).empty());
   }
   EXPECT_LT(num_mappings(), before + other_mappings);
+}
+
+__global__ void needs_a_larger_stack(char* out, std::size_t first) {
+  char frame[std::size_t{600} << 10];
+  volatile char* const byte = frame + first;
+  *byte = 1;
+  __syncthreads();
+  out[threadIdx.x] = *byte;
+}
+
+/// A frame that is larger than the stack does not end up in somebody else's.
+TEST_F(Kernel, that_runs_out_of_stack_in_one_step_ends_the_process) {
+  const auto overflow = [] {
+    hipLaunchKernelGGL(needs_a_larger_stack, dim3(1), dim3(8), 0, nullptr, device_array<char>(8), std::size_t{0});
+    static_cast<void>(hipDeviceSynchronize());
+  };
+  EXPECT_DEATH(overflow(), "");
 }
 
 // ---- lanes ----------------------------------------------------------------------------------------------------------
@@ -402,6 +461,108 @@ TEST_F(Warp, only_the_lanes_of_a_branch_meet) {
       EXPECT_EQ(alls[i], i % 2 == 0 ? 1 : 0) << "lane " << i << ", seed " << seed;
     }
   }
+}
+
+/// How many lanes met, in each of three places.
+struct Met {
+  int inside = 0;
+  int behind = 0;
+  int at_end = 0;
+  bool operator==(const Met&) const = default;
+};
+
+__global__ void meet_behind_a_branch(Met* out) {
+  const int lane = __lane_id();
+  Met met;
+  if (lane < 16) met.inside = __popcll(__ballot(1));
+  met.behind = __popcll(__ballot(1));
+  out[threadIdx.x] = met;
+}
+
+__global__ void meet_behind_a_loop(Met* out) {
+  const int lane = __lane_id();
+  Met met;
+  for (int i = 0; i < lane / 16; ++i) met.inside += __popcll(__ballot(1));
+  met.behind = __popcll(__ballot(1));
+  out[threadIdx.x] = met;
+}
+
+__global__ void meet_in_both_branches(Met* out) {
+  const int lane = __lane_id();
+  Met met;
+  if (lane % 4 == 0) {
+    met.inside = __popcll(__ballot(1));
+  } else {
+    met.inside = __popcll(__ballot(1));
+    if (lane % 4 == 1) met.inside += 100 * __popcll(__ballot(1));
+    met.behind = __popcll(__ballot(1));
+  }
+  met.at_end = __popcll(__ballot(1));
+  out[threadIdx.x] = met;
+}
+
+/// Some go on and others stay in the loop, round by round.
+__global__ void meet_in_a_loop_with_branches(Met* out) {
+  const int lane = __lane_id();
+  Met met;
+  for (int i = 0; i < 4; ++i) {
+    if (lane % 4 > i) met.inside += __popcll(__ballot(1));
+    met.behind += __popcll(__ballot(1));
+    if (lane / 16 == i) break;
+  }
+  met.at_end = __popcll(__ballot(1));
+  out[threadIdx.x] = met;
+}
+
+/// What lane `lane` of a full warp sees.
+template <class Expected>
+void expect_met(void (*kernel)(Met*), Expected expected) {
+  for (const int warp : {32, 64}) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      configure(seed, hipsim::Mode::lazy, warp);
+      Met* out = device_array<Met>(128);
+      hipLaunchKernelGGL(kernel, dim3(1), dim3(128), 0, nullptr, out);
+      const std::vector<Met> met = host_copy(out, 128);
+      for (int i = 0; i < 128; ++i) {
+        const Met& got = met[static_cast<std::size_t>(i)];
+        const Met want = expected(i % warp, warp);
+        EXPECT_EQ(got, want) << "thread " << i << ", warps of " << warp << ", seed " << seed << ": " << got.inside
+                             << ", " << got.behind << ", " << got.at_end;
+      }
+      must(hipFree(out));
+    }
+  }
+}
+
+TEST_F(Warp, is_together_again_behind_a_branch) {
+  expect_met(meet_behind_a_branch, [](int lane, int warp) { return Met{lane < 16 ? 16 : 0, warp, 0}; });
+}
+
+TEST_F(Warp, is_together_again_behind_a_loop) {
+  expect_met(meet_behind_a_loop, [](int lane, int warp) {
+    Met met{0, warp, 0};
+    for (int i = 0; i < lane / 16; ++i) met.inside += warp - 16 * (i + 1);
+    return met;
+  });
+}
+
+TEST_F(Warp, is_together_again_behind_two_branches) {
+  expect_met(meet_in_both_branches, [](int lane, int warp) {
+    if (lane % 4 == 0) return Met{warp / 4, 0, warp};
+    return Met{warp * 3 / 4 + (lane % 4 == 1 ? 100 * warp / 4 : 0), warp * 3 / 4, warp};
+  });
+}
+
+TEST_F(Warp, lanes_that_leave_a_loop_wait_for_the_others) {
+  expect_met(meet_in_a_loop_with_branches, [](int lane, int warp) {
+    Met met{0, 0, warp};
+    for (int i = 0; i <= lane / 16; ++i) {
+      const int there = warp - 16 * i;  // the others have left
+      if (lane % 4 > i) met.inside += there * (3 - i) / 4;
+      met.behind += there;
+    }
+    return met;
+  });
 }
 
 __global__ void sum_by_shuffles(const int* values, int* out) {

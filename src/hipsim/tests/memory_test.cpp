@@ -514,4 +514,55 @@ TEST_F(Memory, calls_from_a_second_thread_are_refused) {
   must(hipDeviceSynchronize());
 }
 
+TEST_F(Memory, a_source_rewritten_is_reported_whatever_else_was_read_back) {
+  int* const device = device_array<int>(4);
+  int* const other = device_copy(std::vector<int>{1, 2, 3, 4});
+  std::vector<int> source{1, 2, 3, 4};
+  std::vector<int> back(4);
+  hipStream_t stream = make_stream();
+  must(hipMemcpyAsync(back.data(), other, 16, hipMemcpyDeviceToHost, stream));
+  must(hipMemcpyAsync(device, source.data(), 16, hipMemcpyHostToDevice, stream));
+  source[0] = 9;
+  must(hipStreamSynchronize(stream));
+  EXPECT_TRUE(contains(take_report(hipsim::Report::source_changed), "16-byte copy"));
+  must(hipStreamDestroy(stream));
+  must(hipFree(device));
+  must(hipFree(other));
+}
+
+__global__ void set_to_one(int* value) { *value = 1; }
+
+TEST_F(Memory, work_on_freed_memory_that_was_reported_does_not_run) {
+  int* const device = device_array<int>(1);
+  hipLaunchKernelGGL(set_to_one, dim3(1), dim3(1), 0, nullptr, device);
+  must(hipFree(device));
+  EXPECT_TRUE(contains(take_report(hipsim::Report::free_while_queued), "kernel set_to_one"));
+  must(hipDeviceSynchronize());
+}
+
+TEST_F(Memory, a_handler_of_reports_may_not_call_back) {
+  static hipError_t answer = hipSuccess;
+  hipsim::set_report_handler([](const hipsim::Report&) {
+    answer = hipDeviceSynchronize();
+    hipsim::reset();
+  });
+  int* const device = device_array<int>(1);
+  hipLaunchKernelGGL(set_to_one, dim3(1), dim3(1), 0, nullptr, device);
+  must(hipFree(device));
+  EXPECT_EQ(answer, hipErrorNotSupported);
+  must(hipDeviceSynchronize());
+}
+
+/// Words that no argument put there are no pointers: kernels are stored in memory that others have used.
+TEST_F(Memory, what_lies_between_arguments_is_no_use_of_memory) {
+  int* const used = device_array<int>(1);
+  int* const freed = device_array<int>(1);
+  std::vector<std::vector<const int*>> leftovers(200, std::vector<const int*>(8, freed));
+  leftovers.clear();
+  for (int i = 0; i < 50; ++i) hipLaunchKernelGGL(set_to_one, dim3(1), dim3(1), 0, nullptr, used);
+  must(hipFree(freed));
+  must(hipDeviceSynchronize());
+  must(hipFree(used));
+}
+
 }  // namespace

@@ -279,6 +279,35 @@ TEST_F(Race, blocks_that_have_the_same_shared_memory_in_turn_are_silent) {
   });
 }
 
+[[gnu::noinline]] int descend(int depth) {
+  volatile int frame[64];
+  for (int i = 0; i < 64; ++i) frame[i] = depth;
+  const int below = depth > 0 ? descend(depth - 1) : 0;
+  return below + frame[3];
+}
+__global__ void recurse(int* out, int depth) {
+  out[blockIdx.x * blockDim.x + threadIdx.x] = descend(depth) + static_cast<int>(threadIdx.x);
+}
+[[gnu::noinline]] void fill(volatile int* values, int count) {
+  for (int i = 0; i < count; ++i) values[i] = i;
+}
+__global__ void keep_a_large_frame(int* out, int count) {
+  int frame[20 << 10];
+  fill(frame, count);
+  out[blockIdx.x * blockDim.x + threadIdx.x] = frame[threadIdx.x];
+}
+
+/// However deep, and also below one that has gone less deep.
+TEST_F(Race, stacks_are_used_again_by_other_threads) {
+  expect_silence([] {
+    int* out = device_array<int>(4 * threads);
+    for (const int depth : {2, 250, 10, 250}) {
+      hipLaunchKernelGGL(recurse, dim3(4), dim3(threads), 0, nullptr, out, depth);
+      hipLaunchKernelGGL(keep_a_large_frame, dim3(4), dim3(threads), 0, nullptr, out, depth * 80);
+    }
+  });
+}
+
 // ---- between streams ------------------------------------------------------------------------------------------------
 
 __global__ void produce(int* values) { values[threadIdx.x] = static_cast<int>(threadIdx.x); }
@@ -318,6 +347,74 @@ TEST_F(Race, a_host_that_waits_orders_two_streams) {
 }
 TEST_F(Race, one_stream_orders_its_own_work) {
   expect_silence([] { produce_and_consume(Order::one_stream); });
+}
+
+/// A third kernel, of either stream, between the two that race orders nothing.
+TEST_F(Race, kernels_in_between_do_not_hide_a_race) {
+  for (const bool is_copy : {false, true}) {
+    for (const bool is_with_producer : {false, true}) {
+      expect_race([&] {
+        int* values = device_array<int>(threads);
+        int* pinned = pinned_array<int>(threads);
+        int* out = device_array<int>(2 * threads);
+        hipStream_t producer = make_stream(hipStreamNonBlocking);
+        hipStream_t consumer = make_stream(hipStreamNonBlocking);
+        std::fill(pinned, pinned + threads, 1);
+        if (is_copy)
+          must(hipMemcpyAsync(values, pinned, threads * sizeof(int), hipMemcpyHostToDevice, producer));
+        else
+          hipLaunchKernelGGL(produce, dim3(1), dim3(threads), 0, producer, values);
+        hipLaunchKernelGGL(produce, dim3(1), dim3(threads), 0, is_with_producer ? producer : consumer, out);
+        hipLaunchKernelGGL(consume, dim3(1), dim3(threads), 0, consumer, values, out + threads);
+      });
+    }
+  }
+}
+
+/// Threads of many launches are the same to ThreadSanitizer when their streams are, and only then.
+TEST_F(Race, the_tenth_launch_is_watched_like_the_first) {
+  const auto run = [](bool waits) {
+    int* values = device_array<int>(threads);
+    int* out = device_array<int>(threads);
+    hipStream_t producer = make_stream(hipStreamNonBlocking);
+    hipStream_t consumer = make_stream(hipStreamNonBlocking);
+    hipEvent_t event = make_event();
+    for (int i = 0; i < 300; ++i) {
+      hipLaunchKernelGGL(reverse_with_barrier, dim3(1), dim3(threads), 0, producer, device_array<int>(threads));
+      hipLaunchKernelGGL(reverse_with_barrier, dim3(1), dim3(threads), 0, consumer, device_array<int>(threads));
+    }
+    must(hipDeviceSynchronize());
+    hipLaunchKernelGGL(produce, dim3(1), dim3(threads), 0, producer, values);
+    must(hipEventRecord(event, producer));
+    if (waits) must(hipStreamWaitEvent(consumer, event, 0));
+    hipLaunchKernelGGL(consume, dim3(1), dim3(threads), 0, consumer, values, out);
+  };
+  expect_race([&] { run(false); });
+  expect_silence([&] { run(true); });
+}
+
+TEST_F(Race, launches_of_one_stream_race_within_themselves_each_time) {
+  hipStream_t stream = make_stream(hipStreamNonBlocking);
+  int* out = device_array<int>(threads);
+  for (int i = 0; i < 4; ++i) {
+    hipLaunchKernelGGL(reverse_with_barrier, dim3(1), dim3(threads), 0, stream, out);
+    must(hipStreamSynchronize(stream));
+    EXPECT_EQ(take_races(), 0);
+    hipLaunchKernelGGL(reverse_without_barrier, dim3(1), dim3(threads), 0, stream, out);
+    must(hipStreamSynchronize(stream));
+    EXPECT_GT(take_races(), 0);
+  }
+}
+
+__global__ void write_own_word(int* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = 1; }
+
+/// More than ThreadSanitizer can have alive at once.
+TEST_F(Race, many_threads_of_many_streams_are_silent_and_fit) {
+  for (int i = 0; i < 8; ++i) {
+    hipStream_t stream = make_stream(hipStreamNonBlocking);
+    hipLaunchKernelGGL(write_own_word, dim3(3), dim3(1024), 0, stream, device_array<int>(3 * 1024));
+    must(hipStreamSynchronize(stream));
+  }
 }
 
 /// What the runtime itself keeps between two launches is nobody's race.

@@ -28,6 +28,9 @@ inline void PrintTo(hipError_t error, std::ostream* out) { *out << hipGetErrorNa
 #if defined(__SANITIZE_ADDRESS__) && !defined(HIPSIM_TEST_ADDRESS_SANITIZER)
 #define HIPSIM_TEST_ADDRESS_SANITIZER
 #endif
+#if defined(__SANITIZE_THREAD__) && !defined(HIPSIM_TEST_THREAD_SANITIZER)
+#define HIPSIM_TEST_THREAD_SANITIZER
+#endif
 
 namespace hipsim_test {
 

@@ -327,4 +327,28 @@ TEST_F(Undefined, a_kernel_with_a_misaligned_pointer_is_reported_at_its_line) {
   GTEST_SKIP() << "built without UBSan";
 }
 
+TEST_F(Sanitizer, a_target_stays_hidden_until_the_last_copy_to_it_has_run) {
+  int* const device = device_copy(std::vector<int>{1, 2, 3, 4});
+  std::vector<int> host(4);
+  hipStream_t first = make_stream(hipStreamNonBlocking);
+  hipStream_t second = make_stream(hipStreamNonBlocking);
+  must(hipMemcpyAsync(host.data(), device, 16, hipMemcpyDeviceToHost, first));
+  must(hipMemcpyAsync(host.data(), device, 16, hipMemcpyDeviceToHost, second));
+  must(hipStreamSynchronize(first));
+  EXPECT_TRUE(is_poisoned(host.data()));
+  must(hipStreamSynchronize(second));
+  EXPECT_FALSE(is_poisoned(host.data()));
+  must(hipStreamDestroy(first));
+  must(hipStreamDestroy(second));
+  must(hipFree(device));
+}
+
+TEST_F(Sanitizer, a_host_range_that_is_not_all_there_is_refused) {
+  int* const device = device_array<int>(16);
+  const auto source = std::make_unique<char[]>(10);
+  EXPECT_EQ(hipMemcpy(device, source.get(), 20, hipMemcpyHostToDevice), hipErrorInvalidValue);
+  EXPECT_TRUE(contains(hipsim::last_message(), "the source, 20 bytes, is not all there")) << hipsim::last_message();
+  must(hipFree(device));
+}
+
 }  // namespace

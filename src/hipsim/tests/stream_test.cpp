@@ -456,4 +456,56 @@ TEST_F(Device, configuring_keeps_memory_streams_and_events) {
   must(hipEventSynchronize(event));
 }
 
+// ---- one buffer for both ways ---------------------------------------------------------------------------------------
+
+__global__ void double_in_place(int* values) { values[threadIdx.x] *= 2; }
+
+class OneBuffer : public Runtime, public testing::WithParamInterface<bool> {};
+
+/// Work that is queued before the download reads what the download will overwrite: only the host may not look.
+TEST_P(OneBuffer, goes_up_and_comes_back) {
+  constexpr std::size_t count = 16;
+  std::vector<int> pageable(count);
+  int* const pinned = GetParam() ? pinned_array<int>(count) : nullptr;
+  int* const host = GetParam() ? pinned : pageable.data();
+  for (std::size_t i = 0; i < count; ++i) host[i] = static_cast<int>(i);
+  int* const device = device_array<int>(count);
+  hipStream_t stream = make_stream();
+  static int seen = -1;
+  must(hipMemcpyAsync(device, host, count * sizeof(int), hipMemcpyHostToDevice, stream));
+  hipLaunchKernelGGL(double_in_place, dim3(1), dim3(count), 0, stream, device);
+  must(hipLaunchHostFunc(
+      stream, [](void* data) { seen = static_cast<int*>(data)[3]; }, host));
+  must(hipMemcpyAsync(host, device, count * sizeof(int), hipMemcpyDeviceToHost, stream));
+  must(hipStreamSynchronize(stream));
+  EXPECT_EQ(seen, 3);
+  EXPECT_EQ(host[3], 6);
+  must(hipStreamDestroy(stream));
+  must(hipFree(device));
+  must(hipHostFree(pinned));
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, OneBuffer, testing::Bool(),
+                         [](const auto& info) { return info.param ? "pinned" : "pageable"; });
+
+// ---- host functions that throw, handles that are stale --------------------------------------------------------------
+
+TEST_F(Runtime, a_host_function_that_throws_leaves_a_runtime_that_works) {
+  hipStream_t stream = make_stream();
+  must(hipLaunchHostFunc(
+      stream, [](void*) { throw 7; }, nullptr));
+  EXPECT_THROW(static_cast<void>(hipStreamSynchronize(stream)), int);
+  must(hipStreamSynchronize(stream));
+  must(hipStreamDestroy(stream));
+}
+
+TEST_F(Runtime, a_destroyed_handle_is_not_the_next_one_made) {
+  hipStream_t first = make_stream();
+  must(hipStreamDestroy(first));
+  hipStream_t second = make_stream();
+  EXPECT_NE(first, second);
+  EXPECT_EQ(hipStreamDestroy(first), hipErrorInvalidHandle);
+  must(hipStreamDestroy(second));
+}
+
 }  // namespace

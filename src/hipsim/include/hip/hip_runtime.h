@@ -4,6 +4,10 @@
 
 #include "hip/hip_runtime_api.h"
 
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#error "hipsim looks for races with clang: g++ cannot tell the __shared__ memory of two blocks apart"
+#endif
+
 #include <cstring>
 #include <tuple>
 #include <type_traits>
@@ -21,7 +25,7 @@
 #define __launch_bounds__(...)
 /// Memory of a block. Clang keeps it in a section of its own, so that the runtime finds it and fills it with junk
 /// before each block; the name has a dot so that AddressSanitizer still guards what is in it. g++ cannot mix inline and
-/// other functions in one section: there it keeps what the block before left.
+/// other functions in one section: there it keeps what the block before left, and races are not looked for.
 #if defined(__clang__)
 #define __shared__ static __attribute__((used, section("hipsim.shared")))
 #else
@@ -81,7 +85,9 @@ struct Work {
   Run run = nullptr;                      ///< runs the cursor's threads
   void (*destroy)(void* call) = nullptr;  ///< ends the arguments' lifetime
   void* call = nullptr;
-  std::size_t size = 0;  ///< bytes of the arguments
+  std::size_t size = 0;  ///< of the call
+  /// Whether an argument is a pointer into [at, at + size).
+  bool (*points_into)(const void* call, const void* at, std::size_t size) = nullptr;
 };
 
 /// The kernel by name, so that it is inlined in the loop over threads, and its arguments.
@@ -108,6 +114,17 @@ struct Call {
     } while (++at < cursor.end);
   }
   static void destroy(void* self) { delete static_cast<Call*>(self); }
+  static bool points_into(const void* self, const void* at, std::size_t size) {
+    const auto first = reinterpret_cast<std::uintptr_t>(at);
+    const auto leads_there = [&](const auto& arg) {
+      if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(arg)>>)
+        return reinterpret_cast<std::uintptr_t>(arg) - first < size;
+      else
+        return false;
+    };
+    return std::apply([&](const auto&... arg) { return (leads_there(arg) || ...); },
+                      static_cast<const Call*>(self)->args);
+  }
 };
 
 /// Takes the work over, whatever happens.
@@ -121,7 +138,8 @@ void launch_kernel(const char* name, Kernel kernel, void (*function)(Parameters.
   using Made = Call<Kernel, std::remove_cv_t<std::remove_reference_t<Parameters>>...>;
   if (function == nullptr) return launch(name, {}, grid, block, shared_bytes, stream, place);
   auto* call = new Made{kernel, {static_cast<Parameters>(std::forward<Args>(args))...}};
-  launch(name, {Made::run, Made::destroy, call, sizeof(Made)}, grid, block, shared_bytes, stream, place);
+  launch(name, {Made::run, Made::destroy, call, sizeof(Made), Made::points_into}, grid, block, shared_bytes, stream,
+         place);
 }
 
 void* dynamic_shared();
@@ -156,7 +174,7 @@ inline const int& warpSize = hipsim::detail::warp_size;
 
 // g++ has to be told to inline a kernel in the loop over its threads, which clang does by itself: a return from a
 // kernel that other threads ran in between is one the processor mispredicts. 20 instead of 25 us, see bench/.
-#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__clang__) || defined(__SANITIZE_ADDRESS__)
 #define HIPSIM_INLINED
 #else
 #define HIPSIM_INLINED __attribute__((flatten))
@@ -176,7 +194,13 @@ inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline int __lane_id() { return hipsim::detail::lane_id(); }
 
-// Lanes of a warp that meet: those that are neither at another barrier nor gone.
+// Lanes of a warp meet when no thread of the block can go on without: those at one place, and the others wait for their
+// turn. The first in turn are those at the lowest line of the file; where lanes wait in several files, of the file of
+// the lowest lane. So a warp is together again behind a branch or a loop that only some lanes have gone through:
+//   if (__lane_id() < 16) x = __shfl(x, 0);  // 16 lanes meet
+//   mask = __ballot(1);                      // and then all
+// Lanes in the two branches of an `if` meet branch by branch, and those at a barrier or gone never. It is a rule of
+// lines and not of the program's flow: lanes that `continue` a loop past others are not waited for at its top.
 template <class T>
 T __shfl(T value, int source_lane, int width = warpSize, HIPSIM_PLACE) {
   const int self = hipsim::detail::lane_id();

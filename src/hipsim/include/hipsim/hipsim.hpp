@@ -39,7 +39,7 @@ bool configure(const Config& config);
 /// Calls of the API, and what they asked for. A call that is refused, or made to fail, is counted as a call only.
 struct Counters {
   std::int64_t calls = 0;        ///< all that can fail, launches among them
-  std::int64_t launches = 0;     ///< kernels queued, or captured
+  std::int64_t launches = 0;     ///< kernels queued to run, each time a graph is launched, too; bytes likewise
   std::int64_t allocations = 0;  ///< device and pinned
   std::int64_t frees = 0;
   std::int64_t synchronisations = 0;  ///< calls in which the host waits: synchronise calls, blocking copies and sets
@@ -79,7 +79,7 @@ struct Report {
     call_in_kernel,       ///< the API was called from a kernel or a host function
   };
   Kind kind{};
-  std::string text;  ///< one line; names kernel, block, threads, places
+  std::string text;  ///< one line; names kernel, block, threads (by linear number in the block), places
 };
 [[nodiscard]] const char* name(Report::Kind kind);
 
