@@ -521,6 +521,12 @@ std::optional<Finding> check_all(const batchtext::Case& parsed, const Scope& sco
 
 std::span<const Claim> claims() { return table_of_claims; }
 
+std::int64_t num_left_out(const batchtext::Case& parsed, std::int64_t max_entries) {
+  return std::count_if(parsed.steps.begin(), parsed.steps.end(), [&](const batchtext::Step& step) {
+    return make_subject(step, LengthKind::host, max_entries)->is_too_large();
+  });
+}
+
 std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& scope) {
   if (no_device()) return std::nullopt;
   const std::int64_t races_before = num_races();

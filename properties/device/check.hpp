@@ -28,6 +28,9 @@ struct Scope {
 /// HipFailure when HIP fails outside of the library.
 [[nodiscard]] std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& scope = {});
 
+/// Steps of a case that `check_case` leaves out because they are larger than `max_entries`.
+[[nodiscard]] std::int64_t num_left_out(const batchtext::Case& parsed, std::int64_t max_entries);
+
 struct Claim {
   std::string_view id;
   std::string_view claim;

@@ -35,6 +35,8 @@ struct Counts {
 
 /// Makes the n-th call from now fail, in place of whatever it would do.
 void fail_call(std::int64_t n, hipError_t error);
+/// Makes each call from now fail with a chance of `percent` in 100, drawn from `seed`.
+void fail_some(int percent, std::uint64_t seed, hipError_t error);
 /// Takes that back. True when it had happened.
 bool stop_failing();
 /// The function that was made to fail last.

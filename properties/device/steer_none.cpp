@@ -7,6 +7,7 @@ bool can_steer() { return false; }
 void follow(const Schedule&) {}
 Counts counts() { return {}; }
 void fail_call(std::int64_t, hipError_t) {}
+void fail_some(int, std::uint64_t, hipError_t) {}
 bool stop_failing() { return false; }
 std::string_view failed_function() { return {}; }
 

@@ -27,6 +27,7 @@ Counts counts() {
 }
 
 void fail_call(std::int64_t n, hipError_t error) { hipsim::fail_call(n, error); }
+void fail_some(int percent, std::uint64_t seed, hipError_t error) { hipsim::fail_some(percent, seed, error); }
 bool stop_failing() { return hipsim::clear_fault(); }
 std::string_view failed_function() { return hipsim::failed_function(); }
 

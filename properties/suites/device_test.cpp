@@ -96,6 +96,7 @@ TEST_P(DeviceCorpus, every_file_holds_on_the_device) {
   std::sort(files.begin(), files.end());
   ASSERT_FALSE(files.empty());
   std::size_t checked = 0;
+  std::int64_t left_out = 0;
   for (std::size_t i = 0; i < files.size(); i += share(), ++checked) {
     std::ifstream in{files[i], std::ios::binary};
     auto parsed = batchtext::parse(std::string{std::istreambuf_iterator<char>{in}, {}});
@@ -104,10 +105,13 @@ TEST_P(DeviceCorpus, every_file_holds_on_the_device) {
     for (Step& step : parsed->steps)
       if (step.schedule_seed == 0) step.schedule_seed = static_cast<std::int32_t>(i);
     // Large batches cost most and say least about schedules and faults.
-    if (const auto finding = device::check_case(*parsed, {.max_entries = std::int64_t{1} << 20}))
+    constexpr std::int64_t largest = std::int64_t{1} << 20;
+    left_out += device::num_left_out(*parsed, largest);
+    if (const auto finding = device::check_case(*parsed, {.max_entries = largest}))
       ADD_FAILURE() << properties::report(*finding, *parsed, "attnfuzz check --device " + files[i].string());
   }
-  fmt::print("corpus/{}: {} of {} files on the device path\n", GetParam(), checked, files.size());
+  fmt::print("corpus/{}: {} of {} files on the device path, {} steps left out as too large\n", GetParam(), checked,
+             files.size(), left_out);
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, DeviceCorpus, testing::Values("seeds", "regressions"),
@@ -222,6 +226,12 @@ TEST_F(Device, a_capacity_below_zero_is_refused_by_name) {
     EXPECT_EQ(builder.error().kind, Error::invalid_capacity);
     EXPECT_EQ(builder.error().subject, subject);
   }
+}
+
+TEST_F(Device, more_builds_in_flight_than_any_server_has_are_refused) {
+  const auto builder = DeviceMetadataBuilder::create({.builds_in_flight = 2147483647});
+  ASSERT_FALSE(builder);
+  EXPECT_EQ(builder.error(), (Error{Error::capacity_exceeded, -1, 2147483647, 1024, "builds in flight"}));
 }
 
 TEST_F(Device, above_its_capacity_a_builder_refuses_with_both_numbers_and_queues_nothing) {

@@ -221,6 +221,9 @@ TEST_F(Program, check_holds_the_device_path) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(contains(result.out, "8q1s1k_q16s4k_2q2k: ok, 8 decodes")) << result.out;
   EXPECT_TRUE(contains(result.out, "refused, as the contract says: unordered")) << result.out;
+  const Outcome large = run({"check", "q2147483647", "--device"});
+  EXPECT_TRUE(contains(large.out, "1 of 1 steps too large for the device, NOT checked there")) << large.out;
+  EXPECT_EQ(run({"show", "q2147483647", "--device"}).exit_code, 2);
 }
 
 TEST_F(Program, show_prints_what_comes_back_from_the_device) {

@@ -1,4 +1,5 @@
 #include "cli/commands.hpp"
+#include "cli/device_path.hpp"
 #include "cli/guarded_check.hpp"
 #include "cli/input.hpp"
 #include "cli/numbers.hpp"
@@ -50,6 +51,13 @@ std::string command_of(const CheckOptions& options, const std::string& input) {
   return command;
 }
 
+/// What "ok" does not say.
+std::string left_out_of(const batchtext::Case& parsed, bool device) {
+  const std::int64_t count = device ? num_left_out_on_device(parsed) : 0;
+  if (count == 0) return "";
+  return fmt::format("; {} of {} steps too large for the device, NOT checked there", count, parsed.steps.size());
+}
+
 int check(const CheckOptions& options) {
   int findings = 0;
   auto cases = load_cases(options.inputs);
@@ -72,7 +80,7 @@ int check(const CheckOptions& options) {
       fmt::print("{}: ", named.name);
       fmt::print("{}\n", properties::report(*finding, named.parsed, command_of(options, named.name)));
     } else if (!options.quiet) {
-      fmt::print("{}: ok, {}\n", named.name, answer_of(named.parsed));
+      fmt::print("{}: ok, {}{}\n", named.name, answer_of(named.parsed), left_out_of(named.parsed, options.device));
     }
   }
   progress.clear();

@@ -7,6 +7,7 @@
 namespace cli {
 
 std::optional<std::string> no_device_path() { return "this program was built without HIP (ATTNFUZZ_HIP=none)"; }
+std::int64_t num_left_out_on_device(const batchtext::Case&) { return 0; }
 std::optional<properties::Finding> check_on_device(const batchtext::Case&) { return std::nullopt; }
 void show_from_device(
     const batchtext::Step&,
@@ -53,6 +54,10 @@ std::unique_ptr<device::DeviceBatch> batch_of(const batchtext::Step& step) {
 }  // namespace
 
 std::optional<std::string> no_device_path() { return device::no_device(); }
+
+std::int64_t num_left_out_on_device(const batchtext::Case& parsed) {
+  return device::num_left_out(parsed, max_entries_on_device);
+}
 
 std::optional<properties::Finding> check_on_device(const batchtext::Case& parsed) {
   // A case is built some twenty times, thread by thread where the device is simulated.

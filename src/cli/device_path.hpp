@@ -6,6 +6,7 @@
 
 #include <tl/expected.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,6 +17,9 @@ namespace cli {
 /// Why batches cannot be built on a device, in a line; nothing when they can. Asks the runtime, which a process that
 /// forks afterwards must not do.
 [[nodiscard]] std::optional<std::string> no_device_path();
+
+/// Steps of a case that are too large to be built on the device.
+[[nodiscard]] std::int64_t num_left_out_on_device(const batchtext::Case& parsed);
 
 /// properties::device::check_case.
 [[nodiscard]] std::optional<properties::Finding> check_on_device(const batchtext::Case& parsed);

@@ -29,6 +29,12 @@ thread_local hipError_t foreign_error = hipSuccess;
 /// Takes one call off the fault that is set; true when this is the one.
 bool is_faulty(Runtime& sim, const char* function) {
   Fault& fault = sim.fault;
+  if (fault.percent > 0) {
+    if (fault.random.below(100) >= static_cast<std::size_t>(fault.percent)) return false;
+    sim.failed_function = function;
+    sim.fault_happened = true;
+    return true;
+  }
   if (fault.calls_left == 0 || (!fault.function.empty() && fault.function != function)) return false;
   if (--fault.calls_left > 0) return false;
   sim.failed_function = function;
@@ -183,6 +189,13 @@ void fail_call(std::string_view function, std::int64_t n, hipError_t error) {
   sim.fault = {kept, n > 0 && error != hipSuccess ? n : 0, error};
   sim.failed_function = {};
   sim.fault_happened = false;
+}
+
+void fail_some(int percent, std::uint64_t seed, hipError_t error) {
+  fail_call({}, 0, error);
+  if (error == hipSuccess) return;
+  runtime().fault.percent = percent;
+  runtime().fault.random.seed(seed);
 }
 
 bool clear_fault() {

@@ -46,6 +46,8 @@ struct Fault {
   std::string_view function;    ///< empty: any
   std::int64_t calls_left = 0;  ///< 0: none is set
   hipError_t error = hipSuccess;
+  int percent = 0;  ///< of all calls, instead
+  Random random{};
 };
 
 /// The handles of a kind that are there, in the order they were made. Few: a search is fast enough.

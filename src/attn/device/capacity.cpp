@@ -55,6 +55,8 @@ std::optional<Error> check_capacity(const Capacity& capacity) noexcept {
   };
   for (const Number& number : numbers)
     if (number.value < number.least) return Error{Error::invalid_capacity, -1, number.value, number.least, number.name};
+  if (capacity.builds_in_flight > max_builds_in_flight)
+    return Error{Error::capacity_exceeded, -1, capacity.builds_in_flight, max_builds_in_flight, "builds in flight"};
   return std::nullopt;
 }
 

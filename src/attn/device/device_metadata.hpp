@@ -12,6 +12,9 @@
 /// The metadata in device memory, made by kernels, for servers whose exact sequence lengths exist only there.
 namespace attn::device {
 
+/// No server is as many steps ahead of its device; more is a broken number, not a wish.
+inline constexpr std::int32_t max_builds_in_flight = 1024;
+
 /// What a DeviceMetadataBuilder has room for, all of it allocated when it is made.
 struct Capacity {
   std::int32_t max_reqs = 0;            ///< rows of a batch, padding included
@@ -22,6 +25,7 @@ struct Capacity {
   std::int64_t max_window_tokens = 0;   ///< sum of the extends' windows
   /// Builds that can be queued and not yet begun on the device. One more, and `build` waits until the oldest of them
   /// has read its input: the only case in which it waits. At least 1.
+  /// At most max_builds_in_flight.
   std::int32_t builds_in_flight = 2;
   /// Whether builds may be captured in graphs: costs the output arrays once more.
   bool captures = true;
@@ -82,17 +86,20 @@ struct DeviceMetadata {
 /// outputs, which their replays write. Builds on different streams order themselves; what reads their outputs, and
 /// replays on different streams, are the caller's to order.
 ///
-/// A builder belongs to the device that is current when it is made, and wants it current whenever it is used. Not for
-/// use from two threads at once.
+/// A builder belongs to the device that is current when it is made, and wants it current whenever it is used. A stream
+/// outlives the builder that was given it, and a graph is not launched after its builder has ended. While a stream is
+/// being captured nothing else of the builder is used: HIP counts a look at an event as a call that ends the capture.
+/// A graph holds one build of a builder. Not for use from two threads at once.
 class DeviceMetadataBuilder {
  public:
-  /// Allocates everything. Errors: invalid_capacity; device or out_of_memory, with nothing left allocated.
+  /// Allocates everything. Errors: invalid_capacity, capacity_exceeded; device or out_of_memory, with nothing left
+  /// allocated.
   [[nodiscard]] static tl::expected<DeviceMetadataBuilder, Error> create(const Capacity& capacity) noexcept;
 
   DeviceMetadataBuilder(DeviceMetadataBuilder&&) noexcept;
   DeviceMetadataBuilder& operator=(DeviceMetadataBuilder&&) noexcept;
-  /// Waits for all work of the device if anything was ever queued, then frees. Not while a stream is being captured, which
-  /// allows neither: then nothing is freed.
+  /// Waits for all work of the device if anything was ever queued, then frees. Not while a stream is being captured,
+  /// which allows neither: then nothing is freed.
   ~DeviceMetadataBuilder();
 
   /// Queues a build on `stream`. The batch's arrays are free again when it returns; `lengths.data` is read when the
@@ -109,7 +116,8 @@ class DeviceMetadataBuilder {
 
   /// Queues on `stream` the hand-over of a batch to the graph that holds the build `captured`, or any earlier result of
   /// this call for it; to be called before each hipGraphLaunch, on the same stream. The batch may differ in everything
-  /// but num_reqs, as long as it needs no kernel that was not captured. Its metadata stands until the next call.
+  /// but num_reqs, as long as it needs no kernel that was not captured. Its metadata stands until the next call. After
+  /// an error the graph is not to be launched.
   ///
   /// Errors, before anything is queued: those of `build`; graph_mismatch. Then: device.
   [[nodiscard]] tl::expected<DeviceMetadata, Error> restage(const DeviceMetadata& captured, const Batch& batch,

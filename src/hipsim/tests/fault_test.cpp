@@ -311,6 +311,22 @@ TEST_F(Counted, resetting_the_counters_keeps_what_lives) {
   EXPECT_EQ(hipsim::counters().live_allocations, 1);
 }
 
+TEST_F(Fault, some_calls_fail_by_chance_and_the_same_ones_for_the_same_seed) {
+  const auto failures = [](std::uint64_t seed) {
+    std::string list;
+    hipsim::fail_some(30, seed, hipErrorUnknown);
+    for (int i = 0; i < 50; ++i) list += hipDeviceSynchronize() == hipErrorUnknown ? 'x' : '.';
+    EXPECT_TRUE(hipsim::clear_fault());
+    return list;
+  };
+  const std::string first = failures(1);
+  EXPECT_EQ(failures(1), first);
+  EXPECT_NE(failures(2), first);
+  EXPECT_TRUE(contains(first, "."));
+  EXPECT_TRUE(contains(first, "x"));
+  must(hipDeviceSynchronize());
+}
+
 TEST_F(Counted, bytes_and_launches_count_each_time_a_graph_runs) {
   int* const device = device_array<int>(4);
   int* const host = pinned_array<int>(4);

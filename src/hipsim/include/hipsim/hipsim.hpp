@@ -63,6 +63,8 @@ void reset_counters();
 void fail_call(std::int64_t n, hipError_t error);
 /// The same for the n-th call of one function: `fail_call("hipMalloc", 2, hipErrorOutOfMemory)`.
 void fail_call(std::string_view function, std::int64_t n, hipError_t error);
+/// Makes each call from now fail with a chance of `percent` in 100, drawn from `seed`, until the fault is taken back.
+void fail_some(int percent, std::uint64_t seed, hipError_t error);
 /// Takes the fault back. True when it had happened.
 bool clear_fault();
 /// The function whose call was made to fail last, empty when none was since the last `fail_call`.
