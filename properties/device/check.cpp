@@ -62,7 +62,7 @@ class Subject {
       : batch_(std::move(batch)), host_builder_(max_entries), reference_builder_(max_entries) {
     host_ = host_builder_.build(batch_->host());
     if (!host_) return;
-    reference_ = reference_builder_.build(batch_->reference());
+    reference_ = batch_->kind() == LengthKind::host ? host_ : reference_builder_.build(batch_->reference());
     // The device writes a position for each query token, where the CPU path has no array of that length.
     const auto capacity = attn::device::required_capacity(batch_->host());
     is_too_large_ = capacity && entries_of(*capacity) > 4 * max_entries;
@@ -155,6 +155,7 @@ tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::string
   auto capacity = attn::device::required_capacity(subject.batch().host());
   if (!capacity) return tl::unexpected(unexpected_error("D1", where, capacity.error()));
   capacity->captures = false;
+  capacity->builds_in_flight = 1;
   // A stream outlives the builder that has used it.
   const Stream stream;
   auto builder = DeviceMetadataBuilder::create(*capacity);
