@@ -47,7 +47,7 @@ constexpr std::int64_t max_entries = std::int64_t{1} << 12;
 #ifdef WATCHES_RACES
 /// ThreadSanitizer makes every GPU thread one of its own: a hundred times slower. A share of the cases, unless
 /// ATTNFUZZ_RACE_SHARE says otherwise (1: all of them, as at night).
-constexpr int default_share = 12;
+constexpr int default_share = 4;
 const int configured = setenv("RC_PARAMS", "seed=20261130 max_success=30", 0);
 #else
 constexpr int default_share = 1;
