@@ -68,6 +68,16 @@ hipError_t refuse_null_stream(ApiCall& call, hipStream_t stream) {
   return call.fail(hipErrorStreamCaptureImplicit, "the null stream waits for streams that are being captured");
 }
 
+/// To look at an event is not safe during a capture, and an event recorded in one has nothing to show.
+hipError_t refuse_look(ApiCall& call, const ihipEvent_t& event) {
+  if (event.capture) {
+    event.capture->is_valid = false;
+    return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
+  }
+  if (!invalidate_captures(false)) return hipSuccess;
+  return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
+}
+
 void wait_for(const OpPtr& op) {
   runtime().queue.run_until(op);
   if (op) watch::acquire(&op->done);
@@ -335,12 +345,7 @@ hipError_t hipEventSynchronize(hipEvent_t event, Place place) {
   if (call.refused()) return call.error();
   const ihipEvent_t* const found = hipsim::find_event(event);
   if (found == nullptr) return hipsim::unknown_event(call);
-  if (found->capture) {
-    found->capture->is_valid = false;
-    return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
-  }
-  if (hipsim::invalidate_captures(false))
-    return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
+  if (hipsim::refuse_look(call, *found) != hipSuccess) return call.error();
   ++runtime().counted.synchronisations;
   hipsim::wait_for(found->op);
   return call.finish();
@@ -351,12 +356,7 @@ hipError_t hipEventQuery(hipEvent_t event, Place place) {
   if (call.refused()) return call.error();
   const ihipEvent_t* const found = hipsim::find_event(event);
   if (found == nullptr) return hipsim::unknown_event(call);
-  if (found->capture) {
-    found->capture->is_valid = false;
-    return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
-  }
-  if (hipsim::invalidate_captures(false))
-    return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
+  if (hipsim::refuse_look(call, *found) != hipSuccess) return call.error();
   return hipsim::poll(call, found->op);
 }
 

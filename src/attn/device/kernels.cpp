@@ -172,6 +172,20 @@ __global__ void __launch_bounds__(max_block_threads) write_positions_kernel(cons
   }
 }
 
+// ---- scans, by what is summed --------------------------------------------------------------------------------------
+
+template <class Columns>
+__global__ void __launch_bounds__(max_block_threads) sum_segments_kernel(const Job* __restrict__ at) {
+  HIP_DYNAMIC_SHARED(std::int64_t, shared);
+  sum_segments<Columns>(*at, SumMemory{shared});
+}
+
+template <class Columns>
+__global__ void __launch_bounds__(max_block_threads) scan_rows_kernel(const Job* __restrict__ at) {
+  HIP_DYNAMIC_SHARED(std::int64_t, shared);
+  scan_rows<Columns>(*at, ScanMemory<typename Columns::Sum>{shared});
+}
+
 // ---- chunks in equal shares -----------------------------------------------------------------------------------------
 
 /// The slices of a pass, one row a pass.
@@ -213,26 +227,6 @@ struct ChunkColumns {
   static __device__ std::int32_t* longest(const Job&, std::int64_t) { return nullptr; }
 };
 
-__global__ void __launch_bounds__(max_block_threads) sum_share_segments_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  sum_segments<ShareColumns>(*at, SumMemory{shared});
-}
-
-__global__ void __launch_bounds__(max_block_threads) scan_shares_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  scan_rows<ShareColumns>(*at, ScanMemory<ShareColumns::Sum>{shared});
-}
-
-__global__ void __launch_bounds__(max_block_threads) sum_chunk_segments_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  sum_segments<ChunkColumns>(*at, SumMemory{shared});
-}
-
-__global__ void __launch_bounds__(max_block_threads) scan_chunks_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  scan_rows<ChunkColumns>(*at, ScanMemory<ChunkColumns::Sum>{shared});
-}
-
 // ---- chunks packed --------------------------------------------------------------------------------------------------
 
 /// The contexts laid end to end, in one row.
@@ -251,16 +245,6 @@ struct ContextColumns {
   }
   static __device__ std::int32_t* longest(const Job&, std::int64_t) { return nullptr; }
 };
-
-__global__ void __launch_bounds__(max_block_threads) sum_context_segments_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  sum_segments<ContextColumns>(*at, SumMemory{shared});
-}
-
-__global__ void __launch_bounds__(max_block_threads) scan_contexts_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  scan_rows<ContextColumns>(*at, ScanMemory<ContextColumns::Sum>{shared});
-}
 
 /// The tokens [low, high) of the contexts laid end to end. A surplus pass is empty, and lies behind the last token.
 struct Pass {
@@ -341,16 +325,6 @@ struct WindowColumns {
   }
   static __device__ std::int32_t* longest(const Job& job, std::int64_t) { return &job.scalars->window_max_seq_len; }
 };
-
-__global__ void __launch_bounds__(max_block_threads) sum_window_segments_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  sum_segments<WindowColumns>(*at, SumMemory{shared});
-}
-
-__global__ void __launch_bounds__(max_block_threads) scan_windows_kernel(const Job* __restrict__ at) {
-  HIP_DYNAMIC_SHARED(std::int64_t, shared);
-  scan_rows<WindowColumns>(*at, ScanMemory<WindowColumns::Sum>{shared});
-}
 
 /// The extend of each key that a window shows; behind the last one, zeros.
 __global__ void __launch_bounds__(max_block_threads) map_windows_kernel(const Job* __restrict__ at) {
@@ -437,30 +411,33 @@ void launch_request_kernels(Launcher& next, const Job& job, const Job* at, hipSt
 
 void launch_share_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
   if (next.wants_rows(sum_share_segments, job.num_chunks, job.num_extends)) {
-    hipLaunchKernelGGL(sum_share_segments_kernel, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    hipLaunchKernelGGL(sum_segments_kernel<ShareColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
   if (next.wants_rows(scan_shares, job.num_chunks, job.num_extends)) {
-    hipLaunchKernelGGL(scan_shares_kernel, next.grid(), next.block(), next.scan_bytes<ShareColumns>(), stream, at);
+    hipLaunchKernelGGL(scan_rows_kernel<ShareColumns>, next.grid(), next.block(), next.scan_bytes<ShareColumns>(),
+                       stream, at);
     next.check();
   }
   if (next.wants_rows(sum_chunk_segments, 1, job.num_chunks)) {
-    hipLaunchKernelGGL(sum_chunk_segments_kernel, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    hipLaunchKernelGGL(sum_segments_kernel<ChunkColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
   if (next.wants_rows(scan_chunks, 1, job.num_chunks)) {
-    hipLaunchKernelGGL(scan_chunks_kernel, next.grid(), next.block(), next.scan_bytes<ChunkColumns>(), stream, at);
+    hipLaunchKernelGGL(scan_rows_kernel<ChunkColumns>, next.grid(), next.block(), next.scan_bytes<ChunkColumns>(),
+                       stream, at);
     next.check();
   }
 }
 
 void launch_packed_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
   if (next.wants_rows(sum_context_segments, 1, job.num_extends)) {
-    hipLaunchKernelGGL(sum_context_segments_kernel, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    hipLaunchKernelGGL(sum_segments_kernel<ContextColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
   if (next.wants_rows(scan_contexts, 1, job.num_extends)) {
-    hipLaunchKernelGGL(scan_contexts_kernel, next.grid(), next.block(), next.scan_bytes<ContextColumns>(), stream, at);
+    hipLaunchKernelGGL(scan_rows_kernel<ContextColumns>, next.grid(), next.block(), next.scan_bytes<ContextColumns>(),
+                       stream, at);
     next.check();
   }
   if (next.wants_rows(slice_packed, job.num_chunks, job.num_extends)) {
@@ -471,11 +448,12 @@ void launch_packed_kernels(Launcher& next, const Job& job, const Job* at, hipStr
 
 void launch_window_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
   if (next.wants_rows(sum_window_segments, 1, job.num_extends)) {
-    hipLaunchKernelGGL(sum_window_segments_kernel, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    hipLaunchKernelGGL(sum_segments_kernel<WindowColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
   if (next.wants_rows(scan_windows, 1, job.num_extends)) {
-    hipLaunchKernelGGL(scan_windows_kernel, next.grid(), next.block(), next.scan_bytes<WindowColumns>(), stream, at);
+    hipLaunchKernelGGL(scan_rows_kernel<WindowColumns>, next.grid(), next.block(), next.scan_bytes<WindowColumns>(),
+                       stream, at);
     next.check();
   }
   if (next.wants(map_windows, job.window_tokens)) {
