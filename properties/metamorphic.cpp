@@ -23,7 +23,9 @@ struct Rebuilt {
   Rebuilt(const attn::Batch& from, std::span<const std::int32_t> order) : batch(from) {
     for (const std::int32_t req : order) {
       const auto i = static_cast<std::size_t>(req);
-      query_start_loc.push_back(query_start_loc.back() + from.query_start_loc[i + 1] - from.query_start_loc[i]);
+      // The length first: the sum of lengths fits, an offset added to another need not.
+      const std::int32_t query_len = from.query_start_loc[i + 1] - from.query_start_loc[i];
+      query_start_loc.push_back(query_start_loc.back() + query_len);
       if (!from.seq_lens.empty()) seq_lens.push_back(from.seq_lens[i]);
       if (!from.seq_lens_upper_bound.empty()) seq_lens_upper_bound.push_back(from.seq_lens_upper_bound[i]);
     }

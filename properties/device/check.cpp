@@ -216,7 +216,8 @@ std::vector<batchtext::Step> variants_of(const batchtext::Step& step) {
   shorter.seq_lens_upper_bound = {batchtext::Lens::raw, {}};
   for (batchtext::Request& request : shorter.requests) {
     shorter.seq_lens_upper_bound.values.push_back(request.seq_len);
-    if (request.seq_len > request.query_len) request.seq_len -= (request.seq_len - request.query_len + 1) / 2;
+    if (request.seq_len > request.query_len)
+      request.seq_len = request.query_len + (request.seq_len - request.query_len) / 2;
   }
   shorter.max_seq_len = step.max_seq_len;
   if (!shorter.max_seq_len)
