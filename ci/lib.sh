@@ -37,6 +37,10 @@ build_jobs() {
   printf '%s' "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
+# Builds that differ in their folder alone share what they compiled: a rehearsal with planted faults has most files as they
+# are. Sources have absolute names, so that nothing else hangs on the folder.
+export CCACHE_NOHASHDIR=1
+
 # ccache where it is there and can write its cache; an empty launcher also clears one that an earlier configure kept.
 compiler_launcher() {
   local cache

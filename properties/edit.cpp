@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <numeric>
+#include <vector>
 
 namespace properties {
 namespace {
@@ -107,6 +107,15 @@ void shrink_requests(Candidates& candidates, std::size_t s, const Step& step) {
   if (count == 1) candidates.edit(s, [&](Step& smaller) { drop_range(smaller, 0, 1); });
 }
 
+/// Numbers from 0 to below `from`, each nearer to it by half: whatever failing takes at least is found in a few dozen
+/// steps, also when it is near 2^31.
+std::vector<std::int32_t> numbers_below(std::int32_t from) {
+  std::vector<std::int32_t> numbers;
+  if (from > 0) numbers.push_back(0);
+  for (std::int32_t less = from / 2; less > 0; less /= 2) numbers.push_back(from - less);
+  return numbers;
+}
+
 /// A request with shorter lengths. Context and query shrink apart, so that a class can stay while lengths fall.
 void shrink_lengths(Candidates& candidates, std::size_t s, const Step& step) {
   for (std::size_t req = 0; req < step.requests.size() && !candidates.stopped(); ++req) {
@@ -119,13 +128,12 @@ void shrink_lengths(Candidates& candidates, std::size_t s, const Step& step) {
       const Request to{static_cast<std::int32_t>(query_len), static_cast<std::int32_t>(query_len + other_context)};
       candidates.edit(s, [&](Step& smaller) { set_request(smaller, req, to); });
     };
-    for (const std::int32_t shorter : {0, context / 2, context - context / 4, context - 1})
-      if (shorter >= 0 && shorter < context) try_lengths(from.query_len, shorter);
+    for (const std::int32_t shorter : numbers_below(context)) try_lengths(from.query_len, shorter);
     if (context < 0) try_lengths(from.query_len, 0);
     const std::int64_t just_long = std::int64_t{threshold} + 1;
-    for (const std::int64_t shorter :
-         std::initializer_list<std::int64_t>{0, 1, threshold, just_long, from.query_len / 2, from.query_len - 1})
-      if (shorter >= 0 && shorter < from.query_len) try_lengths(shorter, context);
+    for (const std::int64_t shorter : {std::int64_t{0}, std::int64_t{1}, std::int64_t{threshold}, just_long})
+      if (shorter < from.query_len) try_lengths(shorter, context);
+    for (const std::int32_t shorter : numbers_below(from.query_len)) try_lengths(shorter, context);
   }
 }
 
@@ -142,7 +150,8 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
   set([](Step& smaller) { smaller.seq_lens_upper_bound = Lens{}; });
   set([](Step& smaller) { smaller.config.window_left.reset(); });
   set([](Step& smaller) { smaller.config.chunk_policy = attn::ChunkPolicy::equal_share; });
-  if (step.config.decode_threshold > 1) set([](Step& smaller) { smaller.config.decode_threshold /= 2; });
+  for (const std::int32_t shorter : numbers_below(step.config.decode_threshold))
+    if (shorter > 0) set([&](Step& smaller) { smaller.config.decode_threshold = shorter; });
   if (step.config.window_left.value_or(0) > 0) set([](Step& smaller) { *smaller.config.window_left /= 2; });
   if (step.schedule_seed > 0) {
     set([](Step& smaller) { smaller.schedule_seed = 0; });
@@ -155,8 +164,8 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
   }
   const std::int32_t workspace = step.config.workspace_tokens;
   if (workspace > 0 && workspace != attn::Config{}.workspace_tokens) {
-    set([&](Step& smaller) { smaller.config.workspace_tokens = workspace / 2; });
-    set([&](Step& smaller) { smaller.config.workspace_tokens = workspace - 1; });
+    for (const std::int32_t less : numbers_below(workspace))
+      set([&](Step& smaller) { smaller.config.workspace_tokens = less; });
   }
 }
 

@@ -131,10 +131,10 @@ void draw_head(Pen& pen, std::string_view head, const std::vector<Sign>& signs) 
   pen.y += 12;
 }
 
-/// The powers of two are the round numbers here. At most eight ticks.
-std::int64_t tick_step(std::int64_t most) {
+/// The powers of two are the round numbers here. At most eight ticks, and none whose number runs into the next.
+std::int64_t tick_step(std::int64_t most, double room) {
   std::int64_t step = 1;
-  while (most / step > 8) step *= 2;
+  while (most / step > 8 || bar_width * static_cast<double>(step) / static_cast<double>(most) < room) step *= 2;
   return step;
 }
 
@@ -148,12 +148,13 @@ void draw_axis(Pen& pen, std::int64_t most) {
     pen.text(place(tokens), pen.y + 16, "faint middle", grouped(tokens));
   };
   pen.line(bar_left, pen.y, bar_left + bar_width, pen.y);
-  const std::int64_t step = tick_step(most);
+  const double width = text_width(grouped(most));
   // The end is always told; a tick whose number would run into it is left out.
-  const double room = text_width(grouped(most)) + 12;
+  const double room = width + 12;
+  const std::int64_t step = tick_step(most, room);
   for (std::int64_t at = 0; at < most && place(most) - place(at) >= room; at += step) tick(at);
   tick(most);
-  pen.text(numbers_left + 24, pen.y + 16, "faint", "tokens");
+  pen.text(std::max(numbers_left + 24, place(most) + width / 2 + 8), pen.y + 16, "faint", "tokens");
   pen.y += 18;
 }
 
@@ -168,16 +169,17 @@ std::string part_tip(const PartSize& part) {
 void draw_bounds(Pen& pen, const std::vector<std::pair<double, std::int64_t>>& bounds) {
   pen.line(bar_left, pen.y, bar_left + bar_width, pen.y);
   const double end = bounds.back().first;
+  const double width = text_width(grouped(bounds.back().second));
   double taken = bar_left - 100;
   for (const auto& [x, tokens] : bounds) {
     pen.line(x, pen.y, x, pen.y + 4);
     const double half = text_width(grouped(tokens)) / 2 + 4;
     const bool last = x >= end;
-    if (x - half < taken || (!last && x + half > end - text_width(grouped(bounds.back().second)))) continue;
+    if (x - half < taken || (!last && x + half > end - width)) continue;
     pen.text(x, pen.y + 16, "faint middle", grouped(tokens));
     taken = x + half;
   }
-  pen.text(numbers_left + 24, pen.y + 16, "faint", "tokens");
+  pen.text(std::max(numbers_left + 24, end + width / 2 + 8), pen.y + 16, "faint", "tokens");
   pen.y += 18;
 }
 

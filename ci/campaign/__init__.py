@@ -1,0 +1,1 @@
+"""A night of fuzzing: what ci/nightly does."""

@@ -1,0 +1,520 @@
+"""The kinds of runs a campaign is made of. A job is one process in a folder of its own; what it leaves there is enough to
+account for it when the campaign is killed before the job ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import time
+from dataclasses import dataclass
+
+from campaign import corpus, libfuzzer, suites
+from campaign.files import Lock, add_input, plain_files, sha1
+from campaign.model import Record, Sample
+from campaign.process import Process
+from campaign.programs import RACE_SUITES
+from campaign.state import Failure, Flight, Progress, State
+
+OVERDUE_S = 60  # a process still there so long after its time hangs outside of an input, which nobody reports
+SUITE_LIMIT_S = 1800
+MOST_FAILURES = 30  # of a target in one campaign: the same fault over and over by then
+MOST_USELESS = 8  # runs in a row that failed at once
+SAMPLE_EVERY_S = 2
+
+
+@dataclass
+class Bench:
+    """What jobs work with: the folders of the campaign, and what it knows."""
+
+    root: pathlib.Path
+    folder: pathlib.Path  # of this campaign
+    kept: pathlib.Path  # the corpus that stays
+    state: State
+    max_len: int
+    seeds: random.Random
+
+    def program(self, variant: str, name: str) -> str:
+        return str(self.folder / "bin" / variant / name)
+
+    def work(self, target: str) -> pathlib.Path:
+        return self.folder / "work" / target
+
+
+class Job:
+    phase = ""
+    plan_phase = ""  # where the plan has it under another name
+    once = ""  # under this name it is done once a campaign
+    limit_s = 600.0
+
+    def __init__(self, target: str, variant: str):
+        self.target = target
+        self.variant = variant
+        self.seed = 0
+        self.process: Process | None = None
+        self.folder = pathlib.Path()
+        self.began = 0.0
+        self.core_s_before = 0.0
+        self.was_stopped = ""
+
+    # ---- what kinds of jobs differ in ----
+
+    def command(self, bench: Bench) -> list[str]:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def ready(self, bench: Bench) -> bool:
+        return True
+
+    def plan_item(self, bench: Bench) -> tuple[str, str]:
+        """Phase and target of the plan's item that the time is booked on."""
+        return self.plan_phase or self.phase, ""
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        """Takes in what the run left; its result: ok, finding, error."""
+        raise NotImplementedError
+
+    # ---- what they have in common ----
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether records.jsonl has a line of it: what it did was look for faults."""
+        return self.plan_phase == ""
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.folder / "log"
+
+    def start(self, bench: Bench) -> None:
+        state = bench.state
+        self.seed = bench.seeds.randrange(1, 1 << 31)
+        self.folder = bench.folder / "jobs" / f"{state.next_job:05}-{self.phase}-{self.target.removeprefix('fuzz_')}-{self.variant}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for name in ("artifacts", "found", "tmp"):
+            (self.folder / name).mkdir(parents=True)
+        state.next_job += 1
+        self.flight = Flight(self.folder.name, self.phase, self.target, self.variant, self.seed, utc_now(), self.limit_s)
+        state.flights.append(self.flight)
+        state.save(bench.folder)
+        self.began = time.monotonic()
+        environment = {"TMPDIR": str(self.folder / "tmp"), **self.environment()}
+        self.process = Process(self.command(bench), self.folder, self.log, environment)
+
+    def poll(self, bench: Bench) -> bool:
+        """Whether it is over."""
+        assert self.process is not None
+        if self.process.status() is not None:
+            return True
+        if time.monotonic() - self.began > self.limit_s + OVERDUE_S:
+            self.was_stopped = "overdue"
+            self.process.kill()
+            return True
+        self.watch(bench)
+        return False
+
+    def watch(self, bench: Bench) -> None:
+        pass
+
+    def close(self, bench: Bench) -> Record:
+        assert self.process is not None
+        status = self.process.status()
+        seconds = time.monotonic() - self.began
+        return self.account(bench, status if status is not None else -9, seconds)
+
+    def account(self, bench: Bench, status: int, seconds: float) -> Record:
+        """Books a run that is over, or was cut off."""
+        state = bench.state
+        result = self.ended(bench, status, seconds)
+        if self.was_stopped == "stopped" and result == "error":
+            result = "stopped"
+        state.spend(*self.plan_item(bench), seconds)
+        state.flights = [flight for flight in state.flights if flight.folder != self.folder.name]
+        if self.once and result != "stopped":
+            state.done.append(self.once)
+        record = self.record(bench, result, seconds)
+        state.save(bench.folder)
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        return record
+
+    def record(self, bench: Bench, result: str, seconds: float) -> Record:
+        state = bench.state
+        status = libfuzzer.read_status(self.log) or libfuzzer.Status()
+        executions = libfuzzer.final_executions(self.log) or status.executions
+        return Record(state.campaign, self.flight.began, state.commit, self.phase, self.target, self.variant, self.seed,
+                      round(seconds, 1), executions, status.features, status.edges, status.corpus, result)
+
+    def fail(self, bench: Bench, input_path: pathlib.Path | None, at_core_s: float, artifact: str = "", note: str = "") -> None:
+        path = str(input_path.relative_to(bench.folder)) if input_path else ""
+        bench.state.failures.append(
+            Failure(self.phase, self.target, self.variant, str(self.log.relative_to(bench.folder)), path, round(at_core_s, 2),
+                    artifact, note))
+
+    def error(self, bench: Bench, what: str) -> str:
+        bench.state.alarms.append(f"{self.phase} {self.target} ({self.variant}): {what}; log: {self.log}")
+        return "error"
+
+    def take_artifacts(self, bench: Bench, seconds: float) -> int:
+        """Books the inputs libFuzzer says it wrote, and takes them out of the working corpus, which would end every later
+        run at its start."""
+        count = 0
+        for name in libfuzzer.artifacts(self.log):
+            path = self.folder / name
+            if not path.is_file():
+                self.error(bench, f"it found something, but {name} could not be written")
+                continue
+            # When it failed is when the file was written, as far as files know.
+            at = self.core_s_before + max(0.0, min(seconds, path.stat().st_mtime - self.log_began(seconds)))
+            self.fail(bench, path, at, path.name)
+            if not path.name.startswith("slow-unit"):
+                (bench.work(self.target) / sha1(path.read_bytes())).unlink(missing_ok=True)
+            count += 1
+        return count
+
+    def log_began(self, seconds: float) -> float:
+        return time.time() - seconds if self.process is not None else self.log.stat().st_mtime - seconds
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class Fuzz(Job):
+    phase = "fuzz"
+
+    def __init__(self, target: str, variant: str, seconds: float):
+        super().__init__(target, variant)
+        self.limit_s = seconds
+        self.last_sample = 0.0
+
+    def command(self, bench: Bench) -> list[str]:
+        # Inputs that only another variant finds new go to a folder of their own: they are looked through afterwards.
+        folders = [str(bench.work(self.target))]
+        if self.variant != "asan":
+            folders.insert(0, "found")
+        values = ["-use_value_profile=1"] if self.variant == "plain" else []
+        return [bench.program(self.variant, self.target), *folders, *values,
+                *libfuzzer.fuzz_options(self.limit_s, self.seed, bench.max_len)]
+
+    def start(self, bench: Bench) -> None:
+        self.core_s_before = bench.state.of(self.target).core_s
+        super().start(bench)
+
+    def watch(self, bench: Bench) -> None:
+        now = time.monotonic() - self.began
+        if now - self.last_sample < SAMPLE_EVERY_S:
+            return
+        self.last_sample = now
+        status = libfuzzer.read_status(self.log)
+        if status is None:
+            return
+        target = bench.state.of(self.target)
+        # Early status lines have no rate yet.
+        target.rate = status.rate or round(status.executions / now)
+        if self.variant == "asan":
+            self.measure(target, status, self.core_s_before + now)
+
+    def measure(self, target: Progress, status: libfuzzer.Status, core_s: float) -> None:
+        if status.features > target.features:
+            target.last_new_core_s = core_s
+        target.features = max(target.features, status.features)
+        target.edges = max(target.edges, status.edges)
+        target.corpus = status.corpus
+        target.add_sample(Sample(round(core_s, 1), target.executions + status.executions, target.rate, target.features,
+                                 target.edges, target.corpus))
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        target = bench.state.of(self.target)
+        last = libfuzzer.read_status(self.log) or libfuzzer.Status()
+        executions = libfuzzer.final_executions(self.log) or last.executions
+        before = target.features
+        target.core_s += seconds
+        if self.variant == "asan" and last.features:
+            if seconds > 1:
+                target.rate = round(executions / seconds)
+            last.executions = executions
+            self.measure(target, last, target.core_s)
+            self.judge_growth(target, before)
+        target.executions += executions
+        target.slices += 1
+        count = self.take_artifacts(bench, seconds)
+        if count:
+            target.failures += count
+            target.useless = target.useless + 1 if seconds < 2 else 0
+            if target.failures >= MOST_FAILURES or target.useless >= MOST_USELESS:
+                target.error = f"left alone after {target.failures} failures"
+            return "finding"
+        target.useless = 0
+        return self.judge(bench, target, status, executions)
+
+    def judge_growth(self, target: Progress, before: int) -> None:
+        """Features a core-second since they were read last, the newest counting half."""
+        span = target.core_s - target.measured_core_s
+        if before > 0 and span > 0:
+            rate = (target.features - before) / span
+            target.growth = rate if target.growth < 0 else (target.growth + rate) / 2
+        target.measured_core_s = target.core_s
+
+    def plan_item(self, bench: Bench) -> tuple[str, str]:
+        floor = sum(item.core_s for item in bench.state.plan if item.phase == "fuzz" and item.target == self.target)
+        return ("fuzz", self.target) if self.core_s_before < floor else ("growth", "")
+
+    def judge(self, bench: Bench, target: Progress, status: int, executions: int) -> str:
+        if self.was_stopped in ("stopped", "cut off"):
+            return "stopped"
+        if self.was_stopped == "overdue":
+            return self.error(bench, f"did not stop {OVERDUE_S} s after its time and was killed")
+        if status != 0:
+            target.error = f"ended with status {status} and left no input"
+            return self.error(bench, target.error)
+        return "ok" if executions else self.error(bench, "ended without running a single input")
+
+
+class Absorb(Job):
+    """Brings what another variant found to the working corpus: what is new with AddressSanitizer's build, too."""
+
+    phase = "absorb"
+    plan_phase = "closing"
+
+    def __init__(self, target: str, found: pathlib.Path):
+        super().__init__(target, "asan")
+        self.found = found
+        self.copied: set[str] = set()
+
+    def command(self, bench: Bench) -> list[str]:
+        # Into a copy: a run that is under way replaces files of the working corpus by smaller ones, and libFuzzer's merge
+        # gives up on a file that is gone.
+        copy = self.folder / "copy"
+        copy.mkdir()
+        for path in plain_files(bench.work(self.target)):
+            with contextlib.suppress(FileNotFoundError):
+                os.link(path, copy / path.name)
+        self.copied = {path.name for path in plain_files(copy)}
+        return [bench.program("asan", self.target), "-merge=1", "copy", str(self.found), "-artifact_prefix=artifacts/",
+                *libfuzzer.limits(bench.max_len)]
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        count = self.take_artifacts(bench, seconds)
+        failed = status != 0 and not self.was_stopped and not count
+        for path in plain_files(self.found if failed else self.folder / "copy"):
+            if path.name not in self.copied:
+                add_input(bench.work(self.target), path.read_bytes())
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        if failed:
+            return self.error(bench, f"merging ended with {status}; everything is kept")
+        if not self.was_stopped:
+            shutil.rmtree(self.found, ignore_errors=True)
+        return "finding" if count else "ok"
+
+
+class Replay(Job):
+    """Runs the whole corpus, and notes what it reaches. The second time has to reach the same."""
+
+    phase = "replay"
+
+    def __init__(self, target: str, turn: int):
+        super().__init__(target, "asan")
+        self.turn = turn
+        self.once = f"replay {target} {turn}"
+        self.again = False
+
+    def command(self, bench: Bench) -> list[str]:
+        return [bench.program("asan", self.target), "-runs=0", "found", str(bench.work(self.target)),
+                "-artifact_prefix=artifacts/", *libfuzzer.limits(bench.max_len)]
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        if self.take_artifacts(bench, seconds):
+            target = bench.state.of(self.target)
+            target.failures += 1
+            # Without that input the rest can run, but not for ever.
+            self.again = target.failures < MOST_FAILURES
+            if self.again:
+                self.once = ""
+            return "finding"
+        if self.was_stopped in ("stopped", "cut off"):
+            self.once = ""
+            return "stopped"
+        if status != 0:
+            return self.error(bench, f"ended with status {status} and left no input")
+        last = libfuzzer.read_status(self.log) or libfuzzer.Status()
+        reached = f"{last.edges} edges, {last.features} features"
+        bench.state.replays[f"{self.target} {self.turn}"] = reached
+        first = bench.state.replays.get(f"{self.target} 1", reached)
+        if reached != first:
+            self.fail(bench, None, 0, note=f"the corpus reached {first}, and run again {reached}")
+            return "finding"
+        return "ok"
+
+
+class Canary(Job):
+    phase = "canary"
+    once = "canary"
+    limit_s = 30
+
+    def __init__(self) -> None:
+        super().__init__("fuzz_canary", "asan")
+
+    def command(self, bench: Bench) -> list[str]:
+        # From nothing: the engine and the mutator have to get there.
+        return [bench.program("asan", self.target), "found", *libfuzzer.fuzz_options(self.limit_s, self.seed, bench.max_len)]
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        if self.take_artifacts(bench, seconds):
+            return "finding"
+        return "stopped" if self.was_stopped in ("stopped", "cut off") else "error"
+
+
+class Properties(Job):
+    phase = "properties"
+    limit_s = SUITE_LIMIT_S
+
+    def __init__(self, suite: str, cases: int):
+        super().__init__(suite, "test")
+        self.cases = cases
+
+    def command(self, bench: Bench) -> list[str]:
+        return [bench.program("test", self.target)]
+
+    def environment(self) -> dict[str, str]:
+        return suites.parameters(self.seed, self.cases)
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        text = self.log.read_text(errors="replace")
+        found = suites.properties_of(text, self.target, self.seed)
+        names = {p.name for p in found}
+        bench.state.properties = [p for p in bench.state.properties if p.suite != self.target or p.name not in names] + found
+        if status == 0:
+            return "ok"
+        if self.was_stopped in ("stopped", "cut off"):
+            return "stopped"
+        kept = [(self.folder / name, report) for name, report in suites.kept_cases(text)]
+        for path, report in kept:
+            if path.is_file():
+                (self.folder / (path.name + ".log")).write_text(report)
+                self.fail(bench, path, seconds, note=path.name + ".log")
+        # A test that failed without a case of its own is a finding, too.
+        if not kept:
+            self.fail(bench, None, seconds)
+        return "finding"
+
+    def record(self, bench: Bench, result: str, seconds: float) -> Record:
+        record = super().record(bench, result, seconds)
+        mine = [p for p in bench.state.properties if p.suite == self.target and p.seed == self.seed]
+        record.executions = sum(p.cases for p in mine)
+        return record
+
+
+class Races(Job):
+    """A suite of the device path under ThreadSanitizer, on the whole corpus."""
+
+    phase = "races"
+    limit_s = SUITE_LIMIT_S
+
+    def __init__(self, suite: str):
+        super().__init__(suite, "tsan")
+        self.once = f"races {suite}"
+        assert suite in RACE_SUITES
+
+    def command(self, bench: Bench) -> list[str]:
+        return [bench.program("tsan", self.target)]
+
+    def environment(self) -> dict[str, str]:
+        return {"ATTNFUZZ_RACE_SHARE": "1", **suites.parameters(self.seed, 30)}
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        if status == 0:
+            return "ok"
+        if self.was_stopped in ("stopped", "cut off"):
+            return "stopped"
+        self.fail(bench, None, seconds)
+        return "finding"
+
+
+class Merge(Job):
+    """Chooses the fewest inputs that reach what all of them reach, and makes them the kept corpus."""
+
+    phase = "merge"
+    plan_phase = "closing"
+    limit_s = 3600
+
+    def __init__(self, target: str):
+        super().__init__(target, "asan")
+        self.once = f"merge {target}"
+        self.lock: Lock | None = None
+        self.considered: set[str] = set()
+        self.added = self.dropped = 0
+
+    def ready(self, bench: Bench) -> bool:
+        self.lock = self.lock or corpus.lock_of(bench.kept, self.target)
+        return self.lock.try_take()
+
+    def command(self, bench: Bench) -> list[str]:
+        kept = corpus.folder_of(bench.kept, self.target)
+        kept.mkdir(parents=True, exist_ok=True)
+        self.considered = {path.name for path in plain_files(kept)}
+        (self.folder / "cover").mkdir()
+        return [bench.program("asan", self.target), "-set_cover_merge=1", "cover", str(bench.work(self.target)), str(kept),
+                "-artifact_prefix=artifacts/", *libfuzzer.limits(bench.max_len)]
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        try:
+            return self.keep(bench, status, seconds)
+        finally:
+            if self.lock:
+                self.lock.release()
+                self.lock = None
+
+    def keep(self, bench: Bench, status: int, seconds: float) -> str:
+        kept, cover = corpus.folder_of(bench.kept, self.target), self.folder / "cover"
+        if self.was_stopped in ("stopped", "cut off"):
+            corpus.take_in(bench.work(self.target), kept)
+            return "stopped"
+        count = self.take_artifacts(bench, seconds)
+        if status != 0:
+            # Whatever went wrong, nothing is to be lost by it.
+            corpus.take_in(bench.work(self.target), kept)
+            return "finding" if count else self.error(bench, f"merging ended with {status}; everything is kept")
+        # With inputs that fail the choice was made from less than there is.
+        failing = count > 0 or bench.state.of(self.target).failures > 0
+        self.added, self.dropped = corpus.replace(kept, cover, self.considered, may_drop=not failing)
+        shutil.rmtree(cover, ignore_errors=True)
+        return "finding" if count else "ok"
+
+
+class Lines(Job):
+    """The kept corpus on the build that counts lines."""
+
+    phase = "lines"
+    plan_phase = "closing"
+    limit_s = 1800
+
+    def __init__(self, target: str):
+        super().__init__(target, "coverage")
+        self.once = f"lines {target}"
+
+    def command(self, bench: Bench) -> list[str]:
+        inputs = self.folder / "inputs"
+        inputs.mkdir()
+        failing = {failure.artifact.rpartition("-")[2] for failure in bench.state.failures}
+        for path in plain_files(corpus.folder_of(bench.kept, self.target)):
+            # A process that dies counts nothing.
+            if path.name not in failing:
+                shutil.copyfile(path, inputs / path.name)
+        return [bench.program("coverage", self.target), "-runs=0", "inputs", "-artifact_prefix=artifacts/",
+                *libfuzzer.limits(bench.max_len)]
+
+    def environment(self) -> dict[str, str]:
+        return {"LLVM_PROFILE_FILE": str(self.folder.parent.parent / "profiles" / f"{self.target}.profraw")}
+
+    def ended(self, bench: Bench, status: int, seconds: float) -> str:
+        shutil.rmtree(self.folder / "inputs", ignore_errors=True)
+        if status == 0:
+            return "ok"
+        if self.was_stopped in ("stopped", "cut off"):
+            return "stopped"
+        if self.take_artifacts(bench, seconds):
+            return "finding"
+        return self.error(bench, f"ended with status {status} and left no input")

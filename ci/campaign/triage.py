@@ -1,0 +1,293 @@
+"""From failures to findings: which of them are one fault, whether it repeats, and the smallest batch that shows it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from campaign import libfuzzer
+from campaign.blame import Blame, blame
+from campaign.jobs import Bench
+from campaign.model import Finding, of_dict, to_json
+from campaign.process import run
+from campaign.programs import VARIANTS, build_folder
+from campaign.state import Failure
+
+TRIES = 10
+REDUCE_S = 60  # of one finding; a batch is down to its last request in a second
+CHECK_LIMIT_S = 30
+LOOKED_AT = 12  # inputs of a group that are held against the CPU path; the rest are taken to be like them
+MOST_GROUPS = 40  # that are reduced and repeated in one campaign; more than that is one fault under many names
+LOG_KEPT = 20000  # bytes of a log's end
+
+_report = re.compile(r"^(?:.*: )?FINDING ", re.M)
+_requests = re.compile(r"^batch (\S+)$", re.M)
+
+
+@dataclass
+class Group:
+    blame: Blame
+    failures: list[Failure] = field(default_factory=list)
+    is_canary: bool = False
+
+
+class Triage:
+    def __init__(self, bench: Bench, findings: pathlib.Path, say: Callable[[str], None]):
+        self.bench = bench
+        self.findings = findings  # the folder that keeps them
+        self.say = say
+
+    # ---- grouping ----
+
+    def groups(self) -> list[Group]:
+        groups: dict[tuple[bool, str], Group] = {}
+        looked_at: dict[str, int] = {}
+        for failure in self.bench.state.failures:
+            told_by = self.blame_of(failure)
+            is_canary = failure.phase == "canary"
+            raw = f"{failure.target} {told_by.key}"
+            looked_at[raw] = looked_at.get(raw, 0) + 1
+            if told_by.kind in ("invariant", "sanitizer", "crash") and failure.input and looked_at[raw] <= LOOKED_AT:
+                told_by = self.told_by_attnfuzz(failure, told_by)
+            group = groups.setdefault((is_canary, told_by.key), Group(told_by, is_canary=is_canary))
+            group.failures.append(failure)
+        return list(groups.values())
+
+    def blame_of(self, failure: Failure) -> Blame:
+        if failure.phase == "replay" and not failure.input:
+            return Blame("flaky", "flaky", f"{failure.target}: the same corpus reaches the same, run again", failure.target,
+                         failure.note, [failure.target])
+        log = self.bench.folder / failure.log
+        if failure.note.endswith(".log"):
+            log = log.parent / failure.note
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return blame(text, str(self.bench.root), failure.artifact)
+
+    def told_by_attnfuzz(self, failure: Failure, told_by: Blame) -> Blame:
+        """What the input is told by when all invariants are held, on the CPU path: what a target calls D1 or M2 may be a fault
+        that C1 names as well, and code that crashes does so in whatever comes to it first. What breaks nothing there keeps
+        its name."""
+        path = self.bench.folder / failure.input
+        status, output = run([self.attnfuzz(failure), "check", "--quiet", str(path)], path.parent, CHECK_LIMIT_S)
+        if status != 1 or not _report.search(output):
+            return told_by
+        again = blame(output, str(self.bench.root))
+        is_of_a_kind = again.kind == "invariant" or told_by.kind != "invariant"
+        return again if is_of_a_kind and again.kind != "timeout" else told_by
+
+    # ---- one group ----
+
+    def attnfuzz(self, failure: Failure) -> str:
+        if failure.phase == "canary":
+            return self.bench.program("asan", "canary_attnfuzz")
+        return self.bench.program("ubsan" if failure.variant == "ubsan" else "asan", "attnfuzz")
+
+    def finding(self, group: Group) -> Finding:
+        """Everything about a group, stored in a folder of its own."""
+        first = min(group.failures, key=lambda failure: (failure.at_core_s, failure.input))
+        inputs = [f for f in group.failures if f.input and (self.bench.folder / f.input).is_file()]
+        smallest = min(inputs, key=lambda f: (self.bench.folder / f.input).stat().st_size, default=None)
+        found = Finding(
+            group.blame.id, "", group.blame.kind, group.blame.claim, group.blame.where, group.blame.difference,
+            targets=sorted({f.target for f in group.failures}), variants=sorted({f.variant for f in group.failures}),
+            is_canary=group.is_canary, seconds_to_fail=first.at_core_s, count=len(group.failures), frames=group.blame.frames)
+        with tempfile.TemporaryDirectory(dir=self.bench.folder) as temporary:
+            scratch = pathlib.Path(temporary)
+            if smallest is not None:
+                self.reduce(found, smallest, scratch)
+            self.name(found, group)
+            self.store(found, group, smallest or first, scratch)
+        return found
+
+    def reduce(self, found: Finding, failure: Failure, scratch: pathlib.Path) -> None:
+        path = self.bench.folder / failure.input
+        data = path.read_bytes()
+        found.unshrunk = data.decode(errors="replace")
+        found.requests_unshrunk = count_requests(found.unshrunk)
+        if found.kind in ("slow", "memory"):
+            return  # attnfuzz reduce looks for wrong answers and deaths
+        on_device = re.match(r"D\d", found.id) is not None or (found.kind != "invariant" and "device" in failure.target)
+        for device in ([True] if re.match(r"D\d", found.id) else [False, True] if on_device else [False]):
+            command = [self.attnfuzz(failure), "reduce", str(path), "--keep-in", str(scratch), "--seconds", str(REDUCE_S)]
+            status, output = run(command + ["--device"] * device, scratch, REDUCE_S + CHECK_LIMIT_S)
+            reduced = next(iter(sorted(scratch.glob("reduced-*.batch"))), None)
+            if status == 1 and reduced is not None:
+                self.take_reduction(found, output, reduced.read_text(errors="replace"))
+                return
+        found.shrinking = "not reduced: attnfuzz, given this input, finds nothing"
+
+    def take_reduction(self, found: Finding, output: str, reduced: str) -> None:
+        found.reduced = reduced
+        found.requests_reduced = count_requests(reduced)
+        # Where the unshrunk case is, the page says itself.
+        found.shrinking = _line(output, "shrunk").rpartition("; unshrunk case in")[0]
+        found.where = _line(output, "where") or found.where
+        found.difference = _line(output, "differs") or found.difference
+        table = re.search(r"^batch(?: of step 1)?:\n(.*?)^(?:shrunk|repeat):", output, re.M | re.S)
+        found.table = table[1] if table else ""
+        regression = re.search(r"^regression, ready to paste:\n(.*)", output, re.M | re.S)
+        found.regression = regression[1] if regression else ""
+
+    def name(self, found: Finding, group: Group) -> None:
+        """The same fault is to have the same name in every campaign: it mostly reduces to the same batch."""
+        told_by = found.reduced or group.blame.key
+        if group.is_canary:
+            told_by = "canary"
+        found.hash = hashlib.sha256(re.sub(r"^#.*\n", "", told_by, flags=re.M).encode()).hexdigest()[:8]
+        prefix = "canary-" if group.is_canary else ""
+        found.folder = f"{prefix}{found.id}-{found.hash}"
+
+    def store(self, found: Finding, group: Group, shown: Failure, scratch: pathlib.Path) -> None:
+        folder = scratch / "finding"
+        folder.mkdir()
+        log = self.bench.folder / shown.log
+        text = log.read_bytes()[-LOG_KEPT * 10 :].decode(errors="replace") if log.exists() else ""
+        found.log = libfuzzer.log_without_noise(text)[-LOG_KEPT:]
+        (folder / "log").write_text(found.log)
+        if found.unshrunk:
+            shutil.copyfile(self.bench.folder / shown.input, folder / "unshrunk.batch")
+        if found.reduced:
+            (folder / "reduced.batch").write_text(found.reduced)
+            self.draw(found, folder)
+        if found.regression:
+            (folder / "regression.txt").write_text(found.regression)
+        kept = self.findings / found.folder
+        found.is_new = not kept.exists() or self.is_of_this_campaign(kept)
+        name = "reduced.batch" if found.reduced else "unshrunk.batch"
+        here, found.command = self.command(found, shown, folder, name)
+        (folder / "command").write_text(found.command + "\n")
+        self.repeat(found, here)
+        (folder / "finding.json").write_text(
+            json.dumps({"campaign": self.bench.state.campaign, **json.loads(to_json(found))}, ensure_ascii=False, indent=1))
+        self.replace(folder, kept)
+
+    def is_of_this_campaign(self, kept: pathlib.Path) -> bool:
+        try:
+            return json.loads((kept / "finding.json").read_text()).get("campaign") == self.bench.state.campaign
+        except (OSError, ValueError):
+            return False
+
+    def replace(self, folder: pathlib.Path, kept: pathlib.Path) -> None:
+        """Puts the folder in its place in one step. What an earlier campaign has of the same finding is as good, and its
+        campaign the one that had it first."""
+        self.findings.mkdir(parents=True, exist_ok=True)
+        if kept.exists():
+            if not self.is_of_this_campaign(kept):
+                return
+            old = self.findings / f".old-{kept.name}"
+            shutil.rmtree(old, ignore_errors=True)
+            kept.rename(old)
+            folder.rename(kept)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            folder.rename(kept)
+
+    def draw(self, found: Finding, folder: pathlib.Path) -> None:
+        command = [self.bench.program("asan", "attnfuzz"), "show", "reduced.batch", "--svg", "picture.svg"]
+        run(command, folder, CHECK_LIMIT_S)
+        picture = folder / "picture.svg"
+        found.svg = picture.read_text(errors="replace") if picture.exists() else ""
+
+    # ---- repeating ----
+
+    def command(self, found: Finding, failure: Failure, folder: pathlib.Path, name: str) -> tuple[list[str], str]:
+        """What repeats the finding on the input `name` of `folder`: the command that is run here, and the one for people, from
+        the project's root. Empty for here where there is no input."""
+        kept = self.shown(self.findings / found.folder / name)
+        built = build_folder(VARIANTS[failure.variant], self.bench.state.planted)
+        if failure.phase == "replay" and not failure.input:
+            corpora = f"{self.shown(self.bench.kept / failure.target)} corpus/seeds corpus/regressions"
+            return [], f"{built}/fuzz/{failure.target} -runs=0 {corpora}  # twice: cov and ft differ"
+        if not failure.input:
+            setting = "ATTNFUZZ_RACE_SHARE=1" if failure.phase == "races" else self.parameters_of(failure)
+            return [], f"{setting} {built}/properties/suites/{failure.target}"
+        target = [self.bench.program(failure.variant, failure.target), str(folder / name), *libfuzzer.limits(self.bench.max_len)]
+        if failure.phase == "canary":
+            return target, f"{built}/fuzz/{failure.target} {kept}"
+        if failure.phase != "properties" and (found.kind in ("slow", "memory", "timeout") or self.fails(found, target)):
+            options = {"timeout": f" -timeout={libfuzzer.INPUT_TIMEOUT_S}", "memory": f" -rss_limit_mb={libfuzzer.MEMORY_LIMIT_MIB}",
+                       "slow": f" -report_slow_units={libfuzzer.SLOW_S}"}.get(found.kind, "")
+            return target, f"{built}/fuzz/{failure.target}{options} {kept}"
+        # The smallest case may be one that its target does not look at closely enough.
+        device = " --device" if re.match(r"D\d", found.id) else ""
+        variant = VARIANTS["ubsan" if failure.variant == "ubsan" else "asan"]
+        here = [self.attnfuzz(failure), "check", "--quiet", str(folder / name)] + ["--device"] * bool(device)
+        return here, f"{build_folder(variant, self.bench.state.planted)}/src/cli/attnfuzz check {kept}{device}"
+
+    def shown(self, path: pathlib.Path) -> str:
+        return str(path).removeprefix(str(self.bench.root) + "/")
+
+    def parameters_of(self, failure: Failure) -> str:
+        log = (self.bench.folder / failure.log).read_text(errors="replace")
+        used = re.search(r"^Using configuration: (.*)$", log, re.M)
+        return f'RC_PARAMS="{used[1]}"' if used else ""
+
+    def repeat(self, found: Finding, command: list[str]) -> None:
+        """How many of ten runs fail again. Nothing is asked of what has no input: it is one run of a suite."""
+        if not command:
+            return
+        with concurrent.futures.ThreadPoolExecutor(self.bench.state.jobs) as pool:
+            results = list(pool.map(lambda _: self.fails(found, command), range(TRIES)))
+        found.tries, found.repeated = TRIES, sum(results)
+
+    def fails(self, found: Finding, command: list[str]) -> bool:
+        with tempfile.TemporaryDirectory(dir=self.bench.folder) as scratch:
+            status, output = run(command, pathlib.Path(scratch), libfuzzer.INPUT_TIMEOUT_S + CHECK_LIMIT_S)
+        if found.kind == "slow":
+            executed = re.search(r"^Executed .* in (\d+) ms$", output, re.M)
+            return executed is not None and int(executed[1]) >= 1000 * libfuzzer.SLOW_S
+        return status != 0
+
+    # ---- all of them ----
+
+    def findings_of_campaign(self) -> list[Finding]:
+        groups = self.groups()
+        found = []
+        for number, group in enumerate(groups, 1):
+            self.say(f"looking at finding {number} of {len(groups)}: {group.blame.id}, {len(group.failures)} inputs")
+            if number > MOST_GROUPS:
+                self.bench.state.alarms.append(f"{len(groups) - MOST_GROUPS} groups of findings more, not reduced: their inputs "
+                                               f"are below {self.bench.folder}/jobs")
+                break
+            finding = self.finding(group)
+            if finding.kind == "slow" and finding.repeated == 0:
+                self.say(f"{finding.targets[0]}: an input that was slow once ran fast {TRIES} times: the machine was busy")
+                if self.is_of_this_campaign(self.findings / finding.folder):
+                    shutil.rmtree(self.findings / finding.folder)
+                continue
+            found.append(finding)
+        return in_order(found)
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """Fastest to fail first, the canary last."""
+    return sorted(findings, key=lambda finding: (finding.is_canary, finding.seconds_to_fail))
+
+
+def count_requests(text: str) -> int:
+    """Requests in the text form of a case, of all its steps. Raw offsets count as what they are."""
+    count = 0
+    for batch in _requests.findall(text):
+        for segment in batch.split("_"):
+            number = re.match(r"(\d*)q", segment)
+            count += int(number[1] or 1) if number else 0
+    return count
+
+
+def _line(text: str, name: str) -> str:
+    found = re.search(rf"^{name}: +(.*)$", text, re.M)
+    return found[1] if found else ""
+
+
+def stored(findings: pathlib.Path, name: str) -> Finding | None:
+    try:
+        return of_dict(Finding, json.loads((findings / name / "finding.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
