@@ -166,6 +166,10 @@ class Job:
             if not path.is_file():
                 self.error(bench, f"it found something, but {name} could not be written")
                 continue
+            if count >= MOST_FAILURES:
+                # A merge goes on behind each that fails: what is behind so many is more of the same.
+                count += 1
+                continue
             # When it failed is when the file was written, as far as files know.
             at = self.core_s_before + max(0.0, min(seconds, path.stat().st_mtime - self.log_began(seconds)))
             self.fail(bench, path, at, path.name)

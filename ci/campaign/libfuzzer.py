@@ -72,6 +72,16 @@ def artifacts(log: pathlib.Path) -> list[str]:
     return [name.decode(errors="replace") for name in _artifact.findall(log.read_bytes())] if log.exists() else []
 
 
+def part_of(text: str, artifact: str) -> str:
+    """What a log says of one of the inputs it tells of: a merge goes on behind one that fails."""
+    end = text.find(artifact) if artifact else -1
+    if end < 0:
+        return text
+    end = text.find("\n", end) % (len(text) + 1)
+    begin = text.rfind("Test unit written to ", 0, text.find(artifact) - len("Test unit written to artifacts/"))
+    return text[text.find("\n", begin) + 1 if begin >= 0 else 0 : end]
+
+
 def log_without_noise(text: str) -> str:
     """The report in a log: without status lines, the engine's own frames, shadow bytes, and inputs in hex."""
     kept, shadow, skip = [], False, 0

@@ -68,7 +68,7 @@ class Triage:
         if failure.note.endswith(".log"):
             log = log.parent / failure.note
         text = log.read_text(errors="replace") if log.exists() else ""
-        return blame(text, str(self.bench.root), failure.artifact)
+        return blame(libfuzzer.part_of(text, failure.artifact), str(self.bench.root), failure.artifact)
 
     def told_by_attnfuzz(self, failure: Failure, told_by: Blame) -> Blame:
         """What the input is told by when all invariants are held, on the CPU path: what a target calls D1 or M2 may be a fault
@@ -148,7 +148,7 @@ class Triage:
         folder = scratch / "finding"
         folder.mkdir()
         log = self.bench.folder / shown.log
-        text = log.read_bytes()[-LOG_KEPT * 10 :].decode(errors="replace") if log.exists() else ""
+        text = libfuzzer.part_of(log.read_text(errors="replace"), shown.artifact) if log.exists() else ""
         found.log = libfuzzer.log_without_noise(text)[-LOG_KEPT:]
         (folder / "log").write_text(found.log)
         if found.unshrunk:

@@ -4,9 +4,9 @@
 
 extern "C" {
 // Weak, as those in the header.
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* at, std::size_t size);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* at, std::size_t size);
 __attribute__((weak)) void* __asan_region_is_poisoned(void* at, std::size_t size);
-__attribute__((weak)) void __asan_get_shadow_mapping(std::size_t* scale, std::size_t* offset);
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake, const void* low, std::size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** low, std::size_t* size);
 __attribute__((weak)) void* __tsan_get_current_fiber();

@@ -2,9 +2,10 @@
 
 #include <cstddef>
 
-// Weak: there when the program is linked with the sanitizer.
+// Weak: there when the program is linked with the sanitizer. Of AddressSanitizer's it is the one that nobody else defines:
+// AFL++ has substitutes of its own for those that poison.
 extern "C" {
-__attribute__((weak)) void __asan_poison_memory_region(const volatile void* at, std::size_t size);
+__attribute__((weak)) void __asan_get_shadow_mapping(std::size_t* scale, std::size_t* offset);
 __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
 }
 
@@ -12,7 +13,7 @@ __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
 /// so that the runtime itself needs no special build; without them every function does nothing.
 namespace hipsim::watch {
 
-[[nodiscard]] inline bool has_address_sanitizer() { return __asan_poison_memory_region != nullptr; }
+[[nodiscard]] inline bool has_address_sanitizer() { return __asan_get_shadow_mapping != nullptr; }
 [[nodiscard]] inline bool has_thread_sanitizer() { return __tsan_create_fiber != nullptr; }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------

@@ -117,6 +117,14 @@ class LibFuzzer(unittest.TestCase):
         self.log.write_text("".join(f"artifact_prefix='artifacts/'; Test unit written to {name}\nBase64: x\n" for name in names))
         self.assertEqual(libfuzzer.artifacts(self.log), names)
 
+    def test_a_log_of_several_failures_is_told_apart(self):
+        names = [f"crash-{digit * 40}" for digit in "abc"]
+        text = "#1\tINITED\n" + "".join(f"FINDING {i}1: x\nartifact_prefix='artifacts/'; Test unit written to artifacts/{name}\nBase64: {i}\n"
+                                       for i, name in zip("CWD", names))
+        ids = [blame(libfuzzer.part_of(text, name), ROOT, name).id for name in names]
+        self.assertEqual(ids, ["C1", "W1", "D1"])
+        self.assertEqual(libfuzzer.part_of(text, ""), text)
+
     def test_the_report_is_what_is_left_of_a_log(self):
         shown = libfuzzer.log_without_noise(REPORT + "0x61,0x74,\nat\nSUMMARY: libFuzzer: deadly signal\n")
         self.assertTrue(shown.startswith("FINDING C1"), shown)
