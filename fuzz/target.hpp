@@ -26,7 +26,8 @@ struct Mutations {
   int fail_call_percent = 0;  ///< how often it gets another fail_call, or none
 };
 
-/// Aborts with the report of a finding, if there is one.
+/// Aborts with the report of a finding, if there is one whose id the environment's ATTNFUZZ_MUTE does not name ("C1
+/// W1").
 void require(const std::optional<properties::Finding>& finding, const batchtext::Case& parsed);
 
 /// Aborts with `what` unless `holds`.
@@ -47,17 +48,16 @@ void run_input(std::string_view text);
 }  // namespace fuzz
 
 /// A target on parsed cases: texts that do not parse are passed over, and the steps that run are `parsed`'s.
-#define FUZZ_CASES(name, mutations)                                   \
-  namespace fuzz {                                                    \
-  const std::string_view target_name = "fuzz_" #name;                 \
-  const Mutations target_mutations = mutations;                       \
-  static void run_case(const batchtext::Case& parsed);                \
-  void run_input(std::string_view text) {                             \
-    auto parsed = batchtext::parse(text);                             \
-    if (!parsed) return;                                              \
-    if (parsed->steps.size() > target_mutations.max_steps) \
-      parsed->steps.resize(target_mutations.max_steps);    \
-    run_case(*parsed);                                                \
-  }                                                                   \
-  }                                                                   \
+#define FUZZ_CASES(name, mutations)                                                                          \
+  namespace fuzz {                                                                                           \
+  const std::string_view target_name = "fuzz_" #name;                                                        \
+  const Mutations target_mutations = mutations;                                                              \
+  static void run_case(const batchtext::Case& parsed);                                                       \
+  void run_input(std::string_view text) {                                                                    \
+    auto parsed = batchtext::parse(text);                                                                    \
+    if (!parsed) return;                                                                                     \
+    if (parsed->steps.size() > target_mutations.max_steps) parsed->steps.resize(target_mutations.max_steps); \
+    run_case(*parsed);                                                                                       \
+  }                                                                                                          \
+  }                                                                                                          \
   static void fuzz::run_case(const batchtext::Case& parsed)

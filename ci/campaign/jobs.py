@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from campaign import corpus, libfuzzer, suites
+from campaign.blame import blame
 from campaign.files import Lock, add_input, plain_files, sha1
 from campaign.model import Record, Sample
 from campaign.process import Process
@@ -22,6 +23,7 @@ OVERDUE_S = 60  # a process still there so long after its time hangs outside of 
 SUITE_LIMIT_S = 1800
 MOST_FAILURES = 30  # of a target in one campaign: the same fault over and over by then
 MOST_USELESS = 8  # runs in a row that failed at once
+ENOUGH = 3  # failures of one invariant by one target: from then on it is muted there, so that others are found
 SAMPLE_EVERY_S = 2
 
 
@@ -101,8 +103,12 @@ class Job:
         state.flights.append(self.flight)
         state.save(bench.folder)
         self.began = time.monotonic()
-        environment = {"TMPDIR": str(self.folder / "tmp"), **self.environment()}
+        muted = {"ATTNFUZZ_MUTE": " ".join(self.muted(bench))} if self.muted(bench) else {}
+        environment = {"TMPDIR": str(self.folder / "tmp"), **muted, **self.environment()}
         self.process = Process(self.command(bench), self.folder, self.log, environment)
+
+    def muted(self, bench: Bench) -> list[str]:
+        return next((target.muted for target in bench.state.targets if target.name == self.target), [])
 
     def poll(self, bench: Bench) -> bool:
         """Whether it is over."""
@@ -173,10 +179,22 @@ class Job:
             # When it failed is when the file was written, as far as files know.
             at = self.core_s_before + max(0.0, min(seconds, path.stat().st_mtime - self.log_began(seconds)))
             self.fail(bench, path, at, path.name)
+            self.mute(bench, path.name)
             if not path.name.startswith("slow-unit"):
                 (bench.work(self.target) / sha1(path.read_bytes())).unlink(missing_ok=True)
             count += 1
         return count
+
+    def mute(self, bench: Bench, artifact: str) -> None:
+        """Counts what an invariant has found; when that is enough, later runs of the target go on past it."""
+        told = blame(libfuzzer.part_of(self.log.read_text(errors="replace"), artifact), str(bench.root), artifact)
+        target = next((target for target in bench.state.targets if target.name == self.target), None)
+        if target is None or told.kind != "invariant":
+            return
+        target.found[told.id] = target.found.get(told.id, 0) + 1
+        if target.found[told.id] >= ENOUGH and told.id not in target.muted:
+            target.muted.append(told.id)
+            target.useless = 0
 
     def log_began(self, seconds: float) -> float:
         return time.time() - seconds if self.process is not None else self.log.stat().st_mtime - seconds
@@ -371,7 +389,28 @@ class Canary(Job):
         return "stopped" if self.was_stopped in ("stopped", "cut off") else "error"
 
 
-class Properties(Job):
+class Suite(Job):
+    """A suite under GoogleTest."""
+
+    def take_failures(self, bench: Bench, seconds: float) -> None:
+        """Books the cases that failed, by the files that properties write before they shrink one; races; and tests that failed
+        without either."""
+        text, failed = self.log.read_text(errors="replace"), suites.failed_tests(self.log.read_text(errors="replace"))
+        reports: list[tuple[pathlib.Path | None, str]] = [(None, race) for race in suites.races(text)[:MOST_FAILURES]]
+        for test, part in suites.parts(text):
+            if test not in failed:
+                continue
+            kept = [(self.folder / name, report) for name, report in suites.kept_cases(part) if (self.folder / name).is_file()]
+            reports += kept
+            if not kept and not suites.races(part):
+                reports.append((None, f"[ RUN      ] {test}{part}"))
+        # A process that died without a word is a finding, too.
+        for number, (path, report) in enumerate(reports or [(None, text)], 1):
+            (self.folder / f"failure-{number}.log").write_text(report)
+            self.fail(bench, path, seconds, note=f"failure-{number}.log")
+
+
+class Properties(Suite):
     phase = "properties"
     limit_s = SUITE_LIMIT_S
 
@@ -380,7 +419,8 @@ class Properties(Job):
         self.cases = cases
 
     def command(self, bench: Bench) -> list[str]:
-        return [bench.program("test", self.target)]
+        # The other tests of the suite are the same every time: ci/test has them.
+        return [bench.program("test", self.target), "--gtest_filter=*Property.*"]
 
     def environment(self) -> dict[str, str]:
         return suites.parameters(self.seed, self.cases)
@@ -394,14 +434,7 @@ class Properties(Job):
             return "ok"
         if self.was_stopped in ("stopped", "cut off"):
             return "stopped"
-        kept = [(self.folder / name, report) for name, report in suites.kept_cases(text)]
-        for path, report in kept:
-            if path.is_file():
-                (self.folder / (path.name + ".log")).write_text(report)
-                self.fail(bench, path, seconds, note=path.name + ".log")
-        # A test that failed without a case of its own is a finding, too.
-        if not kept:
-            self.fail(bench, None, seconds)
+        self.take_failures(bench, seconds)
         return "finding"
 
     def record(self, bench: Bench, result: str, seconds: float) -> Record:
@@ -411,7 +444,7 @@ class Properties(Job):
         return record
 
 
-class Races(Job):
+class Races(Suite):
     """A suite of the device path under ThreadSanitizer, on the whole corpus."""
 
     phase = "races"
@@ -433,7 +466,7 @@ class Races(Job):
             return "ok"
         if self.was_stopped in ("stopped", "cut off"):
             return "stopped"
-        self.fail(bench, None, seconds)
+        self.take_failures(bench, seconds)
         return "finding"
 
 

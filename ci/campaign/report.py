@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from campaign import corpus
+from campaign import corpus, jobs
 from campaign.files import read_records
 from campaign.model import Coverage, Finding, Night, Record, Report, Target
 from campaign.state import Progress, State
@@ -70,6 +70,8 @@ def not_reached(state: State, coverage: Coverage | None) -> list[str]:
     said = []
     for target in state.targets:
         since = target.core_s - target.last_new_core_s
+        if target.muted:
+            said.append(f"{target.name}: what stands behind {', '.join(target.muted)}, which failed {jobs.ENOUGH} times and was muted then")
         if target.core_s and since >= FLAT_SHARE * target.core_s:
             said.append(f"{target.name}: no new feature in the last {since:.0f} of {target.core_s:.0f} core-seconds; its curve is flat")
     if coverage is None:

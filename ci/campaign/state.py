@@ -40,6 +40,8 @@ class Progress:
     corpus_before: int = 0
     slices: int = 0
     failures: int = 0
+    found: dict = field(default_factory=dict)  # failures of each invariant
+    muted: list[str] = field(default_factory=list)  # invariants that are known to fail: runs go on past them
     useless: int = 0  # slices in a row that ended at once in a failure
     growth: float = -1  # features a core-second in the latest slices; below 0: not known
     measured_core_s: float = 0  # core_s when features were read last

@@ -19,12 +19,21 @@ def parameters(seed: int, cases: int) -> dict[str, str]:
     return {"RC_PARAMS": f"seed={seed} max_success={cases}"}
 
 
+def parts(text: str) -> list[tuple[str, str]]:
+    """Each test that was started, and what the log says until the next one."""
+    starts = list(_run.finditer(text))
+    return [(m[1], text[m.end() : starts[i + 1].start() if i + 1 < len(starts) else len(text)]) for i, m in enumerate(starts)]
+
+
+def races(text: str) -> list[str]:
+    """ThreadSanitizer's reports."""
+    return [part for part in text.split("==================") if "WARNING: ThreadSanitizer" in part]
+
+
 def properties_of(text: str, suite: str, seed: int) -> list[Property]:
     """The RapidCheck properties in a log, with the shares of their classes."""
-    starts = [(m[1], m.end()) for m in _run.finditer(text)]
     found = []
-    for i, (test, start) in enumerate(starts):
-        part = text[start : starts[i + 1][1] if i + 1 < len(starts) else len(text)]
+    for _, part in parts(text):
         name = _name.search(part)
         if not name:
             continue

@@ -48,14 +48,15 @@ class Triage:
 
     def groups(self) -> list[Group]:
         groups: dict[tuple[bool, str], Group] = {}
-        looked_at: dict[str, int] = {}
+        looked_at: dict[str, list[Blame]] = {}
         for failure in self.bench.state.failures:
             told_by = self.blame_of(failure)
             is_canary = failure.phase == "canary"
-            raw = f"{failure.target} {told_by.key}"
-            looked_at[raw] = looked_at.get(raw, 0) + 1
-            if told_by.kind in ("invariant", "sanitizer", "crash") and failure.input and looked_at[raw] <= LOOKED_AT:
-                told_by = self.told_by_attnfuzz(failure, told_by)
+            if told_by.kind in ("invariant", "sanitizer", "crash") and failure.input:
+                alike = looked_at.setdefault(f"{failure.phase} {failure.target} {told_by.key}", [])
+                if len(alike) < LOOKED_AT:
+                    alike.append(self.told_by_attnfuzz(failure, told_by))
+                told_by = alike[-1]
             group = groups.setdefault((is_canary, told_by.key), Group(told_by, is_canary=is_canary))
             group.failures.append(failure)
         return list(groups.values())
@@ -64,23 +65,28 @@ class Triage:
         if failure.phase == "replay" and not failure.input:
             return Blame("flaky", "flaky", f"{failure.target}: the same corpus reaches the same, run again", failure.target,
                          failure.note, [failure.target])
+        return blame(self.log_of(failure), str(self.bench.root), failure.artifact)
+
+    def log_of(self, failure: Failure) -> str:
+        """What the log of its run says of this failure."""
         log = self.bench.folder / failure.log
         if failure.note.endswith(".log"):
             log = log.parent / failure.note
-        text = log.read_text(errors="replace") if log.exists() else ""
-        return blame(libfuzzer.part_of(text, failure.artifact), str(self.bench.root), failure.artifact)
+        return libfuzzer.part_of(log.read_text(errors="replace"), failure.artifact) if log.exists() else failure.note
 
     def told_by_attnfuzz(self, failure: Failure, told_by: Blame) -> Blame:
-        """What the input is told by when all invariants are held, on the CPU path: what a target calls D1 or M2 may be a fault
-        that C1 names as well, and code that crashes does so in whatever comes to it first. What breaks nothing there keeps
-        its name."""
+        """The first that the input is told by when all invariants are held, on the CPU path and then on the device's: what a target
+        calls D1 or M2 may be a fault that C1 names as well, and code that crashes does so in whatever comes to it first.
+        What breaks nothing there keeps its name."""
         path = self.bench.folder / failure.input
-        status, output = run([self.attnfuzz(failure), "check", "--quiet", str(path)], path.parent, CHECK_LIMIT_S)
-        if status != 1 or not _report.search(output):
-            return told_by
-        again = blame(output, str(self.bench.root))
-        is_of_a_kind = again.kind == "invariant" or told_by.kind != "invariant"
-        return again if is_of_a_kind and again.kind != "timeout" else told_by
+        for device in ([], ["--device"]) if re.match(r"D\d", told_by.id) else ([],):
+            status, output = run([self.attnfuzz(failure), "check", "--quiet", *device, str(path)], path.parent, CHECK_LIMIT_S)
+            if status == 1 and _report.search(output):
+                again = blame(output, str(self.bench.root))
+                is_of_a_kind = again.kind == "invariant" or told_by.kind != "invariant"
+                if is_of_a_kind and again.kind != "timeout":
+                    return again
+        return told_by
 
     # ---- one group ----
 
@@ -147,9 +153,7 @@ class Triage:
     def store(self, found: Finding, group: Group, shown: Failure, scratch: pathlib.Path) -> None:
         folder = scratch / "finding"
         folder.mkdir()
-        log = self.bench.folder / shown.log
-        text = libfuzzer.part_of(log.read_text(errors="replace"), shown.artifact) if log.exists() else ""
-        found.log = libfuzzer.log_without_noise(text)[-LOG_KEPT:]
+        found.log = libfuzzer.log_without_noise(self.log_of(shown))[-LOG_KEPT:]
         (folder / "log").write_text(found.log)
         if found.unshrunk:
             shutil.copyfile(self.bench.folder / shown.input, folder / "unshrunk.batch")
@@ -207,11 +211,12 @@ class Triage:
             return [], f"{built}/fuzz/{failure.target} -runs=0 {corpora}  # twice: cov and ft differ"
         if not failure.input:
             setting = "ATTNFUZZ_RACE_SHARE=1" if failure.phase == "races" else self.parameters_of(failure)
-            return [], f"{setting} {built}/properties/suites/{failure.target}"
+            only = "" if failure.phase == "races" else " --gtest_filter='*Property.*'"
+            return [], f"{setting} {built}/properties/suites/{failure.target}{only}"
         target = [self.bench.program(failure.variant, failure.target), str(folder / name), *libfuzzer.limits(self.bench.max_len)]
         if failure.phase == "canary":
             return target, f"{built}/fuzz/{failure.target} {kept}"
-        if failure.phase != "properties" and (found.kind in ("slow", "memory", "timeout") or self.fails(found, target)):
+        if failure.phase not in ("properties", "races") and (found.kind in ("slow", "memory", "timeout") or self.fails(found, target)):
             options = {"timeout": f" -timeout={libfuzzer.INPUT_TIMEOUT_S}", "memory": f" -rss_limit_mb={libfuzzer.MEMORY_LIMIT_MIB}",
                        "slow": f" -report_slow_units={libfuzzer.SLOW_S}"}.get(found.kind, "")
             return target, f"{built}/fuzz/{failure.target}{options} {kept}"

@@ -87,6 +87,8 @@ class Device : public testing::Test {
 
 // ---- the properties -------------------------------------------------------------------------------------------------
 
+/// On drawn batches: what a night runs with other seeds.
+class DeviceProperty : public Device {};
 class DeviceCorpus : public Device, public testing::WithParamInterface<const char*> {};
 
 TEST_P(DeviceCorpus, every_file_holds_on_the_device) {
@@ -163,13 +165,13 @@ void check_drawn(const std::string& name, int max_steps, const device::Scope& sc
   EXPECT_TRUE(held);
 }
 
-TEST_F(Device, builds_hold) {
+TEST_F(DeviceProperty, builds_hold) {
   check_drawn("builds hold", 1, {.sequence = false, .faults = false, .max_entries = max_entries});
 }
-TEST_F(Device, sequences_and_replays_hold) {
+TEST_F(DeviceProperty, sequences_and_replays_hold) {
   check_drawn("sequences and replays hold", 4, {.builds = false, .faults = false, .max_entries = max_entries});
 }
-TEST_F(Device, failing_calls_are_survived) {
+TEST_F(DeviceProperty, failing_calls_are_survived) {
   if (!device::can_steer()) GTEST_SKIP() << "calls of this runtime cannot be made to fail";
 #ifdef WATCHES_RACES
   GTEST_SKIP() << "a failing call is no race; the build without ThreadSanitizer holds this";

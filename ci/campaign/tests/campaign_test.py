@@ -120,14 +120,23 @@ class Campaign(unittest.TestCase):
         run_campaign(bench)
         self.assertTrue(any("run again" in f.note for f in bench.state.failures), bench.state.failures)
 
-    def test_a_target_that_keeps_failing_is_left_alone_and_its_time_goes_to_others(self):
-        bench = make_bench(self.folder, ["fuzz_finds", "fuzz_one"], 8)
+    def test_a_target_that_keeps_crashing_is_left_alone_and_its_time_goes_to_others(self):
+        bench = make_bench(self.folder, ["fuzz_crashes", "fuzz_one"], 8)
         with mock.patch.object(jobs, "MOST_USELESS", 3):
             run_campaign(bench)
-        finds = bench.state.of("fuzz_finds")
-        self.assertIn("left alone after", finds.error)
-        self.assertEqual(finds.failures, 3)
+        crashes = bench.state.of("fuzz_crashes")
+        self.assertIn("left alone after", crashes.error)
+        self.assertEqual(crashes.failures, 3)
         self.assertGreater(bench.state.of("fuzz_one").core_s, 5)
+
+    def test_an_invariant_that_failed_often_enough_is_muted_and_the_target_goes_on(self):
+        bench = make_bench(self.folder, ["fuzz_finds"], 8)
+        run_campaign(bench)
+        finds = bench.state.of("fuzz_finds")
+        self.assertEqual((finds.muted, finds.error), (["C1"], ""))
+        # One more may have been under way.
+        self.assertIn(len([f for f in bench.state.failures if f.target == "fuzz_finds"]), (jobs.ENOUGH, jobs.ENOUGH + 1))
+        self.assertGreater(finds.core_s, 5)
 
     def test_a_target_that_dies_is_an_alarm_and_the_others_go_on(self):
         bench = make_bench(self.folder, ["fuzz_dies", "fuzz_one"], 5)

@@ -20,7 +20,8 @@ def fail(data, kind="crash"):
     path = options.get("artifact_prefix", "./") + kind + "-" + hashlib.sha1(data).hexdigest()
     pathlib.Path(path).write_bytes(data)
     say("==1== ERROR: libFuzzer: deadly signal")
-    say("FINDING C1: every context token is gathered exactly once, in order\nwhere:   extend 0\ndiffers: 1, expected 2")
+    if "crashes" not in name:
+        say("FINDING C1: every context token is gathered exactly once, in order\nwhere:   extend 0\ndiffers: 1, expected 2")
     say(f"artifact_prefix='x'; Test unit written to {path}")
     sys.exit(77)
 
@@ -73,7 +74,7 @@ while time.time() < until:
     inputs_seen.append(data)
     count += 10
     status(count, "NEW   ")
-    if ("finds" in name or "canary" in name) and count > 30:
+    if any(word in name for word in ("finds", "crashes", "canary")) and count > 30 and "C1" not in os.environ.get("ATTNFUZZ_MUTE", ""):
         fail(data + b" fails")
 status(count, "DONE  ")
 say(f"Done {count} runs in 1 second(s)\nstat::number_of_executed_units: {count}")
