@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 from campaign import corpus, jobs, plan
-from campaign.files import LEAST_FREE_MIB, append_record, free_mib
+from campaign.files import need_room
 from campaign.jobs import Bench, Job
 from campaign.process import end_all
 from campaign.programs import RACE_SUITES, SUITES
@@ -24,10 +24,9 @@ LONGEST_SUITE_S = 120.0
 
 
 class Campaign:
-    def __init__(self, bench: Bench, records: pathlib.Path, built: list[str], terminal: Terminal):
+    def __init__(self, bench: Bench, built: list[str], terminal: Terminal):
         self.bench = bench
         self.state = bench.state
-        self.records = records
         self.built = built
         self.terminal = terminal
         self.running: list[Job] = []
@@ -36,9 +35,9 @@ class Campaign:
         self._began = time.monotonic() - self.state.elapsed_s
         self._saved = 0.0
         self._case_s: dict[str, float] = {}  # core-seconds a case of a suite takes
+        self._cases: dict[str, int] = {}  # of its last run
         self._suite_turn = 0
-        self._disk_full = False
-        self._closing = False
+        self._told_of_lock = 0.0
 
     # ---- time ----
 
@@ -73,7 +72,8 @@ class Campaign:
         self.queue = [job for job in todo if job.once not in state.done or not job.once]
 
     def queue_closing_jobs(self) -> None:
-        self._closing = True
+        self.state.closing = True
+        self.state.save(self.bench.folder)
         todo: list[Job] = [jobs.Merge(target.name) for target in self.state.targets]
         if self.counts_lines:
             todo += [jobs.Lines(target.name) for target in self.state.targets]
@@ -101,7 +101,7 @@ class Campaign:
             if not self._blocked(queued) and queued.ready(self.bench):
                 self.queue.remove(queued)
                 return queued
-        if self._closing:
+        if self.state.closing:
             return None
         left_s = self.fuzz_until_s - self.elapsed_s
         if self.interrupted or left_s < plan.LEAST_SLICE_S:
@@ -118,7 +118,9 @@ class Campaign:
         self._suite_turn += 1
         seconds = min(LONGEST_SUITE_S, left_s / 2, item.core_s / 4)
         each = self._case_s.get(suite)
-        return jobs.Properties(suite, max(20, round(seconds / each)) if each else FIRST_CASES)
+        # Not many times more than last time: that may have been a lucky one.
+        cases = min(max(20, round(seconds / each)), 10 * self._cases[suite]) if each else FIRST_CASES
+        return jobs.Properties(suite, cases, seconds)
 
     def _fuzz(self, left_s: float) -> Job | None:
         busy = Counter(job.target for job in self.running if job.phase == "fuzz")
@@ -134,27 +136,33 @@ class Campaign:
     def run(self) -> None:
         """All phases; returns when everything is done or stopped."""
         self.queue_first_jobs()
-        with self._signals():
-            self._loop()
-            if self.interrupted:
-                self._stop()
-            self.queue_closing_jobs()
-            # A second Ctrl-C ends the closing, too.
-            self.interrupted, was_interrupted = False, self.interrupted
-            self._loop()
-            if self.interrupted:
-                self._stop()
-            self.interrupted = self.interrupted or was_interrupted
-        self.terminal.done()
+        try:
+            with self._signals():
+                self._loop()
+                if self.interrupted:
+                    self._stop()
+                self.queue_closing_jobs()
+                # A second Ctrl-C ends the closing, too.
+                self.interrupted, was_interrupted = False, self.interrupted
+                self._loop()
+                if self.interrupted:
+                    self._stop()
+                self.interrupted = self.interrupted or was_interrupted
+        finally:
+            end_all([job.process for job in self.running if job.process])
+            self.terminal.done()
 
     def run_closing(self) -> None:
         """The last phase alone: corpora that others made are merged, and their lines counted."""
-        with self._signals():
-            self.queue_closing_jobs()
-            self._loop()
-            if self.interrupted:
-                self._stop()
-        self.terminal.done()
+        try:
+            with self._signals():
+                self.queue_closing_jobs()
+                self._loop()
+                if self.interrupted:
+                    self._stop()
+        finally:
+            end_all([job.process for job in self.running if job.process])
+            self.terminal.done()
 
     def _loop(self) -> None:
         """Until there is nothing left to start, or somebody interrupts."""
@@ -187,23 +195,27 @@ class Campaign:
         self._saved = now
         self.state.elapsed_s = now
         self.state.save(self.bench.folder)
-        if free_mib(self.bench.folder) < LEAST_FREE_MIB and not self._disk_full:
-            self._disk_full = True
-            self.state.alarms.append(f"disk full: stopped with less than {LEAST_FREE_MIB} MiB left for {self.bench.folder}")
-            self.interrupted = True
+        # Not to be closed on a full disk: started again, when there is room, it goes on.
+        need_room(self.bench.folder)
+        need_room(self.bench.kept)
+        locks = [job.lock.owner() for job in self.queue if isinstance(job, jobs.Merge) and job.lock]
+        if locks and not self.running and now - self._told_of_lock > 60:
+            self._told_of_lock = now
+            self.terminal.line(f"waiting for the corpus, which another run is merging ({locks[0]})")
 
     def _close(self, job: Job) -> None:
         self.running.remove(job)
         record = job.close(self.bench)
-        if job.is_recorded:
-            append_record(self.records, record)
         if isinstance(job, jobs.Fuzz) and job.variant != "asan" and corpus.plain_files(job.folder / "found"):
             self.queue.append(jobs.Absorb(job.target, job.folder / "found"))
         if isinstance(job, jobs.Replay) and job.again:
             self.queue.insert(0, jobs.Replay(job.target, job.turn))
-        if isinstance(job, jobs.Properties) and record.seconds > 0:
-            self._case_s[job.target] = record.seconds / job.cases
-        if not self.terminal.is_terminal or record.result in ("finding", "error"):
+        if isinstance(job, jobs.Absorb) and job.was_stopped and corpus.plain_files(job.found):
+            self.queue.append(jobs.Absorb(job.target, job.found))
+        if isinstance(job, jobs.Properties) and record.result == "ok" and record.seconds > 0:
+            self._case_s[job.target], self._cases[job.target] = record.seconds / job.cases, job.cases
+        is_worth_a_line = not self.terminal.is_terminal and not isinstance(job, jobs.Absorb)
+        if is_worth_a_line or record.result in ("finding", "error"):
             self.terminal.line(_line_of(record, self.elapsed_s))
 
     def _stop(self) -> None:
@@ -221,7 +233,9 @@ class Campaign:
         def on_signal(number, frame):
             self.interrupted = True
 
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        # What nohup had ignored stays ignored.
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        before = {number: signal.signal(number, on_signal) for number in numbers}
         try:
             yield
         finally:
@@ -238,9 +252,14 @@ def _line_of(record, elapsed_s: float) -> str:
 # ---- what a campaign that was cut off left behind ----
 
 
-def account_for_flights(bench: Bench, records: pathlib.Path) -> int:
+def account_for_flights(bench: Bench) -> int:
     """Books the jobs that were under way when the campaign was killed: their time, their inputs, what they found."""
     count = 0
+    for target in bench.state.targets:
+        # The corpus may be another one by now: both replays, or none.
+        if f"replay {target.name} 2" not in bench.state.done and f"replay {target.name} 1" in bench.state.done:
+            bench.state.done.remove(f"replay {target.name} 1")
+            bench.state.replays.pop(f"{target.name} 1", None)
     for flight in list(bench.state.flights):
         folder = bench.folder / "jobs" / flight.folder
         if flight.phase == "absorb":
@@ -248,15 +267,17 @@ def account_for_flights(bench: Bench, records: pathlib.Path) -> int:
             continue
         job = _job_of(flight)
         job.folder, job.seed, job.flight, job.was_stopped = folder, flight.seed, flight, "cut off"
-        if isinstance(job, jobs.Fuzz):
-            job.core_s_before = bench.state.of(flight.target).core_s
+        job.core_s_before = next((t.core_s for t in bench.state.targets if t.name == flight.target), 0.0)
         if not job.log.exists():
             bench.state.flights.remove(flight)
             continue
         seconds = max(0.0, job.log.stat().st_mtime - _seconds_of(flight.began))
-        record = job.account(bench, -9, min(seconds, flight.limit_s + jobs.OVERDUE_S))
-        if job.is_recorded:
-            append_record(records, record)
+        try:
+            job.account(bench, -9, min(seconds, flight.limit_s + jobs.OVERDUE_S))
+        except (OSError, ValueError) as error:
+            bench.state.alarms.append(f"{flight.folder}, cut off, could not be accounted for: {error}")
+            bench.state.flights.remove(flight)
+            continue
         count += 1
     return count
 
@@ -270,12 +291,22 @@ def _job_of(flight) -> Job:
         "fuzz": lambda: jobs.Fuzz(flight.target, flight.variant, flight.limit_s),
         "replay": lambda: jobs.Replay(flight.target, 1),
         "canary": jobs.Canary,
-        "properties": lambda: jobs.Properties(flight.target, FIRST_CASES),
+        "properties": lambda: jobs.Properties(flight.target, FIRST_CASES, flight.limit_s),
         "races": lambda: jobs.Races(flight.target),
         "merge": lambda: jobs.Merge(flight.target),
         "lines": lambda: jobs.Lines(flight.target),
     }
     return kinds[flight.phase]()
+
+
+def rescue(bench: Bench) -> None:
+    """Puts into the kept corpus what no merge has come to."""
+    for target in bench.state.targets:
+        if f"merge {target.name}" not in bench.state.done:
+            kept = corpus.folder_of(bench.kept, target.name)
+            corpus.take_in(bench.work(target.name), kept)
+            for found in (bench.folder / "jobs").glob(f"*-fuzz-{target.name.removeprefix('fuzz_')}-*/found"):
+                corpus.take_in(found, kept)
 
 
 def clean_up(folder: pathlib.Path) -> None:

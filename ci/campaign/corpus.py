@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 
-from campaign.files import Lock, add_input, plain_files, sha1
+from campaign.files import Failed, Lock, add_input, plain_files, sha1
 from campaign.libfuzzer import SMALLEST_MAX_LEN
 
 
@@ -28,18 +28,17 @@ def longest(root: pathlib.Path) -> int:
     return max([SMALLEST_MAX_LEN, *(path.stat().st_size for path in seeds(root))])
 
 
-def start_working(work: pathlib.Path, kept: pathlib.Path, root: pathlib.Path) -> int:
-    """Puts the seeds and the kept inputs into the folder that a target's runs work on; the number of kept ones. What is
-    there already, of a campaign that was cut off, stays."""
+def start_working(work: pathlib.Path, kept: pathlib.Path, root: pathlib.Path, without: set[str]) -> int:
+    """Puts the seeds and the kept inputs into the folder that a target's runs work on, but those `without` names, which failed
+    already; the number of kept ones. What is there already, of a campaign that was cut off, stays."""
     work.mkdir(parents=True, exist_ok=True)
     inputs = plain_files(kept)
     for path in seeds(root) + inputs:
         # Another machine may have merged meanwhile: its file went, one as good came.
         with contextlib.suppress(FileNotFoundError):
             data = path.read_bytes()
-            name = work / sha1(data)
-            if not name.exists():
-                name.write_bytes(data)
+            if sha1(data) not in without:
+                (work / sha1(data)).write_bytes(data)
     return len(inputs)
 
 
@@ -48,21 +47,24 @@ def take_in(found: pathlib.Path, into: pathlib.Path) -> int:
     under its own name."""
     count = 0
     for path in plain_files(found):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):  # replaced by a smaller one meanwhile
             count += add_input(into, path.read_bytes())
     return count
 
 
-def replace(kept: pathlib.Path, cover: pathlib.Path, considered: set[str], may_drop: bool) -> tuple[int, int]:
-    """Makes `cover` the kept corpus: first adds, then drops those of the inputs it was chosen from that it does not need,
-    so that at no moment there is less than before. Numbers added and dropped."""
+def replace(kept: pathlib.Path, cover: pathlib.Path, expected: int, considered: set[str], may_drop: bool) -> tuple[int, int]:
+    """Makes `cover`, which is to have `expected` files, the kept corpus: first adds, then drops those of the inputs it was
+    chosen from that it does not need, so that at no moment there is less than before. Numbers added and dropped."""
+    inputs = {path.name: path.read_bytes() for path in plain_files(cover)}
+    # On a full disk libFuzzer writes empty files, and says nothing.
+    if len(inputs) != expected or any(sha1(data) != name for name, data in inputs.items()):
+        raise Failed(f"the merge promised {expected} files and left {len(inputs)}, or some are not whole")
     kept.mkdir(parents=True, exist_ok=True)
-    added = take_in(cover, kept)
-    needed = {sha1(path.read_bytes()) for path in plain_files(cover)}
+    added = sum(add_input(kept, data) for data in inputs.values())
     dropped = 0
-    if may_drop and needed:
+    if may_drop and inputs:
         for path in plain_files(kept):
-            if path.name in considered and path.name not in needed:
+            if path.name in considered and path.name not in inputs:
                 path.unlink(missing_ok=True)
                 dropped += 1
     return added, dropped

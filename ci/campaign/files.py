@@ -71,11 +71,14 @@ def make_writable(folder: pathlib.Path) -> None:
     """Creates the folder, or says why nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"probe")
-        probe.unlink()
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-") as probe:
+            probe.write(b"probe")
     except OSError as error:
         raise Failed(f"cannot write in {folder}: {error.strerror}") from error
+    need_room(folder)
+
+
+def need_room(folder: pathlib.Path) -> None:
     if free_mib(folder) < LEAST_FREE_MIB:
         raise Failed(f"disk full: {free_mib(folder)} MiB left for {folder}, less than {LEAST_FREE_MIB}")
 
@@ -123,11 +126,13 @@ class Lock:
 
 
 def append_record(path: pathlib.Path, record: Record) -> None:
-    """One write: lines of several processes do not mix. A line that a kill cut short is ended first, and lost alone."""
+    """Under a lock, so that lines of several processes do not mix. A line that a kill cut short is ended first, and lost
+    alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = to_json(record) + "\n"
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         size = os.fstat(handle).st_size
         if size > 0 and os.pread(handle, 1, size - 1) != b"\n":
             line = "\n" + line
@@ -137,13 +142,14 @@ def append_record(path: pathlib.Path, record: Record) -> None:
 
 
 def read_records(path: pathlib.Path) -> list[Record]:
-    """All records but lines that a kill cut short."""
-    records = []
+    """All records, each once, but lines that a kill cut short."""
+    records: dict[tuple, Record] = {}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")  # as written: JSON
     except FileNotFoundError:
         return []
     for line in text.splitlines():
         with contextlib.suppress(json.JSONDecodeError, TypeError, ValueError):
-            records.append(record_of(line))
-    return records
+            record = record_of(line)
+            records[record.campaign, record.kind, record.target, record.variant, record.seed, record.began] = record
+    return list(records.values())

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 INPUT_TIMEOUT_S = 10  # an input takes microseconds; whatever takes this long hangs
 SLOW_S = 2  # and whatever takes this long is a finding of its own, unless the machine was asleep
 MEMORY_LIMIT_MIB = 2048  # the sanitizers' own memory is far below; whatever needs more grows without bound
+MOST_LOG = 16 << 20  # bytes that are read of each end of a log
 SMALLEST_MAX_LEN = 4096  # bytes; above the longest line people write
 
 _status = re.compile(rb"^#(\d+)\s.* rss: \d+Mb", re.M)
 _numbers = {"edges": rb" cov: (\d+)", "features": rb" ft: (\d+)", "corpus": rb" corp: (\d+)", "rate": rb" exec/s: (\d+)"}
-_artifact = re.compile(rb"Test unit written to (\S*/(?:crash|leak|timeout|oom|slow-unit)-[0-9a-f]+)")
+_artifact = re.compile(r"Test unit written to (\S*/(?:crash|leak|timeout|oom|slow-unit)-[0-9a-f]+)")
 
 
 @dataclass
@@ -67,9 +68,29 @@ def final_executions(log: pathlib.Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def artifacts(log: pathlib.Path) -> list[str]:
+def artifacts(text: str) -> list[str]:
     """Names, below the process's folder, of inputs that libFuzzer says it wrote; its promise, not yet a file."""
-    return [name.decode(errors="replace") for name in _artifact.findall(log.read_bytes())] if log.exists() else []
+    return _artifact.findall(text)
+
+
+def merged_files(text: str) -> int | None:
+    """How many inputs a merge says it added."""
+    found = re.findall(r"^MERGE-OUTER: (\d+) new files with", text, re.M)
+    return int(found[-1]) if found else None
+
+
+def read_log(log: pathlib.Path) -> str:
+    """A log; of one that somebody flooded its beginning and its end."""
+    try:
+        with open(log, "rb") as file:
+            data = file.read(MOST_LOG)
+            size = file.seek(0, 2)
+            if size > MOST_LOG:
+                file.seek(max(MOST_LOG, size - MOST_LOG))
+                data += b"\n...\n" + file.read()
+    except FileNotFoundError:
+        return ""
+    return data.decode(errors="replace")
 
 
 def part_of(text: str, artifact: str) -> str:

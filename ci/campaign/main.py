@@ -6,20 +6,22 @@ import argparse
 import os
 import pathlib
 import random
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import traceback
 
 from campaign import campaign as running
 from campaign import corpus, coverage, merge, plan, programs
 from campaign import state as states
-from campaign.files import Failed, make_writable, write_whole
+from campaign.files import Failed, Lock, make_writable, write_whole
 from campaign.jobs import Bench, utc_now
 from campaign.model import Report, to_json
 from campaign.report import report_of
-from campaign.session import INTERRUPTED, NOT_DONE, ROOT, commit, exit_code, prepare, publish, say, take_lock
+from campaign.session import INTERRUPTED, NOT_DONE, ROOT, commit, exit_code, prepare, publish, say, take_lock, wait_for
 from campaign.state import Progress, State
 from campaign.terminal import Terminal, duration
 from campaign.triage import Triage
@@ -47,7 +49,7 @@ examples:
   ci/nightly --minutes 480 --jobs 32            eight hours on 32
   ci/nightly --shard 3/16 --corpus /nfs/corpus --out /nfs/night
                                                 one of sixteen machines that share a corpus
-  ci/nightly --minutes 2 --out out/rehearsal --plant C1-last-token-lost --plant D2-synchronous-copy
+  ci/nightly --minutes 5 --plant R1-turn-off-by-one --plant D2-synchronous-copy
                                                 a rehearsal: are faults of properties/planted found?
   ci/nightly merge --out out/nightly a/ b/      one page and one corpus out of two machines' folders
 """
@@ -88,13 +90,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=positive, default=60, metavar="N", help="time for everything but builds (default 60)")
     parser.add_argument("--jobs", type=count, default=os.cpu_count() or 1, metavar="J", help="cores to use (default: all)")
     parser.add_argument("--corpus", type=pathlib.Path, metavar="DIR", help="the kept corpus (default: corpus in the folder of --out)")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/nightly"), metavar="DIR", help="default: out/nightly")
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="default: out/nightly, with --plant out/rehearsal")
     parser.add_argument("--shard", type=shard, default=(0, 1), metavar="i/n", help="this machine's part, of n that work together")
     parser.add_argument("--seed", type=count, metavar="S", help="of all seeds drawn (default: a new one each time)")
     parser.add_argument("--plant", action="append", default=[], metavar="FAULT", help="rehearsal: build with this fault of properties/planted")
     parser.add_argument("--fresh", action="store_true", help="do not resume a campaign that was cut off; what it found is taken in")
     parser.add_argument("--wait", action="store_true", help="wait for another run in the same folder instead of refusing")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    # Planted findings, and a corpus that leads to them, are not to be mixed with real ones.
+    options.out = options.out or pathlib.Path("out/rehearsal" if options.plant else "out/nightly")
+    return options
 
 
 # ---- before the campaign ----
@@ -141,8 +146,10 @@ def take_over(bench: Bench, old: pathlib.Path, state: State) -> None:
         for job in (old / "jobs").glob(f"*-{target.name.removeprefix('fuzz_')}-*"):
             for name in ("artifacts", "found"):
                 corpus.take_in(job / name, bench.work(target.name))
-    state.finished = True
-    state.save(old)
+    for failure in state.failures:
+        if not failure.input:
+            bench.state.alarms.append(f"the campaign {state.campaign}, which was cut off, had a failure of {failure.target} without "
+                                      f"an input: {old}/{failure.log}")
 
 
 # ---- the campaign ----
@@ -173,9 +180,14 @@ def conclude(bench: Bench, built: list[str], out: pathlib.Path, interrupted: boo
 
 
 def drop_old_runs(out: pathlib.Path) -> None:
-    finished = [folder for folder in sorted((out / "runs").glob("*")) if (folder / "report.json").exists()]
-    for folder in finished[:-KEPT_RUNS]:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Of each shard the last ones stay: `merge` reads their reports."""
+    finished: dict[str, list[pathlib.Path]] = {}
+    for folder in sorted((out / "runs").glob("*")):
+        if (folder / "report.json").exists():
+            finished.setdefault(folder.name.partition("-")[2], []).append(folder)
+    for folders in finished.values():
+        for folder in folders[:-KEPT_RUNS]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(options: argparse.Namespace, command: str) -> int:
@@ -191,6 +203,7 @@ def run(options: argparse.Namespace, command: str) -> int:
 
 
 def locked_run(options: argparse.Namespace, command: str, out: pathlib.Path, kept: pathlib.Path) -> int:
+    builds = wait_for(Lock(ROOT / "build" / ".nightly.lock"), "the builds of this checkout")
     setup = subprocess.run(["ci/setup"], cwd=ROOT, stdin=subprocess.DEVNULL).returncode
     if setup != 0:
         raise Failed("ci/setup failed")
@@ -206,20 +219,28 @@ def locked_run(options: argparse.Namespace, command: str, out: pathlib.Path, kep
     else:
         folder = out / "runs" / state.campaign
         folder.mkdir(parents=True)
-    bench = Bench(ROOT, folder, kept, state, corpus.longest(ROOT), random.Random(f"{state.seed} {state.resumed}"))
+    bench = Bench(ROOT, folder, kept, out / "records.jsonl", state, corpus.longest(ROOT),
+                  random.Random(f"{state.seed} {state.resumed}"))
     if state.resumed:
-        flights = running.account_for_flights(bench, out / "records.jsonl")
+        flights = running.account_for_flights(bench)
         say(f"{flights} runs were under way: their inputs and findings are taken in")
-    prepare(bench, built)
     for old, old_state in old_runs:
         say(f"taking in what the campaign {old_state.campaign} found, which was cut off")
         take_over(bench, old, old_state)
+    prepare(bench, built)
+    builds.release()
     state.save(folder)
+    for old, old_state in old_runs:
+        # Only now: what it had is in the new one's state, which is on disk.
+        old_state.finished = True
+        old_state.save(old)
+        running.clean_up(old)
     plan.print_plan(state.plan, state.minutes, state.jobs)
-    night = running.Campaign(bench, out / "records.jsonl", built, Terminal())
+    night = running.Campaign(bench, built, Terminal())
     night.run()
     say("looking at what was found")
     report = conclude(bench, built, out, night.interrupted)
+    running.rescue(bench)
     running.clean_up(folder)
     drop_old_runs(out)
     return exit_code(report, night.interrupted)
@@ -232,13 +253,13 @@ def can_resume(old: State, new: State) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    command = "ci/nightly " + " ".join(arguments)
+    command = shlex.join(["ci/nightly", *arguments])
     try:
         if arguments[:1] == ["merge"]:
             return merge.merge(merge.parse(arguments[1:], Parser, count), command)
         options = parse(arguments)
         # Relative folders are the caller's; everything else is the project's.
-        return run(options, command.strip())
+        return run(options, command)
     except Failed as error:
         print(f"ci/nightly: {error}", file=sys.stderr)
         return NOT_DONE
@@ -246,5 +267,8 @@ def main(arguments: list[str]) -> int:
         print(f"ci/nightly: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return NOT_DONE
     except KeyboardInterrupt:
-        print("ci/nightly: stopped", file=sys.stderr)
+        print("ci/nightly: stopped; started again it goes on where it was", file=sys.stderr)
         return INTERRUPTED
+    except Exception:  # noqa: BLE001 - exit code 1 says "findings": nothing that merely went wrong may use it
+        traceback.print_exc()
+        return NOT_DONE

@@ -6,17 +6,18 @@ import argparse
 import os
 import pathlib
 import random
+import re
 import shutil
 import socket
 import time
 
 from campaign import campaign as running
 from campaign import corpus, coverage, programs
-from campaign.files import Failed, append_record, make_writable, read_records, write_whole
+from campaign.files import Failed, Lock, append_record, make_writable, read_records, write_whole
 from campaign.jobs import Bench, utc_now
 from campaign.model import Finding, PlanItem, Property, Report, Target, report_of, to_json
 from campaign.report import claims, nights_of, target_of
-from campaign.session import ROOT, commit, exit_code, prepare, publish, say, take_lock
+from campaign.session import ROOT, commit, exit_code, prepare, publish, say, take_lock, wait_for
 from campaign.state import Progress, State
 from campaign.terminal import Terminal
 from campaign.triage import in_order
@@ -49,23 +50,37 @@ def parse(arguments: list[str], parser_type: type[argparse.ArgumentParser], coun
 # ---- reports ----
 
 
-def latest_reports(folder: pathlib.Path) -> list[Report]:
-    """The last report of every shard that wrote into a folder."""
+def latest_reports(folder: pathlib.Path, is_own: bool) -> list[Report]:
+    """The last report of every shard that wrote into a folder, or of a merge of them; where it is this merge's own folder, those
+    of earlier merges do not count."""
     latest: dict[str, Report] = {}
     for path in sorted((folder / "runs").glob("*/report.json")):
         try:
             report = report_of(path.read_text(encoding="utf-8"))
         except (ValueError, TypeError) as error:
             raise Failed(f"{path} is no report: {error}") from error
-        if not report.campaign.endswith("-merged"):
+        if not (is_own and report.campaign.endswith("-merged")):
             latest[report.shard] = report
-    # Shards of another number are of another night.
-    newest = max(latest.values(), key=lambda report: report.began, default=None)
-    return [r for r in latest.values() if newest and r.shard.split("/")[1] == newest.shard.split("/")[1]]
+    return list(latest.values())
+
+
+def of_one_night(reports: list[Report]) -> tuple[list[Report], list[str]]:
+    """The reports of the newest night, and what is to be said of the others: a shard that died tonight left last week's."""
+    newest = max(reports, key=lambda report: report.began, default=None)
+    if newest is None:
+        return [], ["no report in any of the folders: nothing was run, or it did not come to its end"]
+    kept = [r for r in reports if r.ended >= newest.began and is_shard(r) == is_shard(newest)]
+    old = [r for r in reports if r not in kept]
+    return kept, [f"shard {r.shard} left no report of this night: its last one is of {r.began}" for r in old]
+
+
+def is_shard(report: Report) -> bool:
+    return re.fullmatch(r"\d+/\d+", report.shard) is not None
 
 
 def absent_shards(reports: list[Report]) -> list[str]:
     said = []
+    reports = [report for report in reports if is_shard(report)]
     for total in sorted({int(report.shard.split("/")[1]) for report in reports}):
         there = {int(r.shard.split("/")[0]) for r in reports if r.shard.split("/")[1] == str(total)}
         lacking = [f"{i}/{total}" for i in range(total) if i not in there]
@@ -83,7 +98,7 @@ def merged_findings(reports: list[Report]) -> list[Finding]:
         first = merged.setdefault(told_by, finding)
         if first is not finding:
             first.count += finding.count
-            first.is_new = first.is_new and finding.is_new
+            first.is_new = first.is_new or finding.is_new
             first.targets = sorted({*first.targets, *finding.targets})
             first.variants = sorted({*first.variants, *finding.variants})
     return in_order(list(merged.values()))
@@ -129,11 +144,14 @@ def merged_plan(reports: list[Report]) -> list[PlanItem]:
     return list(merged.values())
 
 
+_RANK = {"ok": 0, "error": 1, "finding": 2}
+
+
 def merged_properties(reports: list[Report]) -> list[Property]:
     merged: dict[tuple[str, str], Property] = {}
     for found in (p for report in reports for p in report.properties):
         first = merged.setdefault((found.suite, found.name), found)
-        if first is not found and (found.result, found.cases) > (first.result, first.cases) and first.result == "ok":
+        if _RANK.get(found.result, 1) > _RANK.get(first.result, 1):
             merged[found.suite, found.name] = found
     return list(merged.values())
 
@@ -190,40 +208,51 @@ def merge(options: argparse.Namespace, command: str) -> int:
     make_writable(kept)
     lock = take_lock(out, 0, 1, False)
     try:
-        reports = [report for folder in options.folders for report in latest_reports(folder)]
+        options.folders = list(dict.fromkeys(folder.resolve() for folder in options.folders))
+        of_folder = {folder: latest_reports(folder, folder == out) for folder in options.folders}
+        reports, said = of_one_night([report for found in of_folder.values() for report in found])
+        said += [f"{folder} has no report" for folder, found in of_folder.items() if not found and (folder / "runs").is_dir()]
+        if len({bool(report.planted) for report in reports}) > 1:
+            raise Failed("some of these campaigns had planted faults and some had not: their findings must not be mixed")
         planted = sorted({fault for report in reports for fault in report.planted})
         built = ["asan", "coverage"]
+        builds = wait_for(Lock(ROOT / "build" / ".nightly.lock"), "the builds of this checkout")
         targets = [programs.build(ROOT, programs.VARIANTS[name], planted) for name in built][0]
         state = merged_state(reports, targets, options.jobs, commit(), command)
-        state.alarms = [alarm for report in reports for alarm in report.alarms] + absent_shards(reports)
-        return merge_into(options, state, reports, built, out, kept)
+        state.alarms = [alarm for report in reports for alarm in report.alarms] + absent_shards(reports) + said
+        return merge_into(options, state, reports, built, out, kept, builds)
     finally:
         lock.release()
 
 
 def merge_into(options: argparse.Namespace, state: State, reports: list[Report], built: list[str], out: pathlib.Path,
-               kept: pathlib.Path) -> int:
+               kept: pathlib.Path, builds: Lock) -> int:
     folder = out / "runs" / state.campaign
     folder.mkdir(parents=True)
-    bench = Bench(ROOT, folder, kept, state, corpus.longest(ROOT), random.Random(0))
+    bench = Bench(ROOT, folder, kept, out / "records.jsonl", state, corpus.longest(ROOT), random.Random(0))
     prepare(bench, built)
+    builds.release()
     for source in options.folders:
         say(f"{take_files(source, bench, out)} new inputs in {source}")
     state.save(folder)
-    night = running.Campaign(bench, out / "records.jsonl", built, Terminal())
+    night = running.Campaign(bench, built, Terminal())
     night.run_closing()
     pages = out / "page"
     pages.mkdir(exist_ok=True)
     lines = None
     if not night.interrupted:
         programs_ = [bench.program("coverage", target.name) for target in state.targets]
-        lines = coverage.count_lines(ROOT, programs_, folder / "profiles", pages / "coverage")
+        try:
+            lines = coverage.count_lines(ROOT, programs_, folder / "profiles", pages / "coverage")
+        except Failed as error:
+            state.alarms.append(str(error))
     state.ended = max((report.ended for report in reports), default=utc_now())
     report = merged_report(bench, reports, lines, out)
     publish(report, pages, out / "findings")
     write_whole(folder / "report.json", to_json(report))
     state.finished = True
     state.save(folder)
+    running.rescue(bench)
     running.clean_up(folder)
     return exit_code(report, night.interrupted)
 
@@ -232,6 +261,8 @@ def merged_report(bench: Bench, reports: list[Report], lines: coverage.Coverage 
     state, findings = bench.state, merged_findings(reports)
     about, nights = claims(bench.root), nights_of(read_records(out / "records.jsonl"))
     # What failed while the corpora were merged was found by nobody before.
+    if reports and not any(finding.is_canary for finding in findings):
+        state.alarms.insert(0, "no shard found the canary: what this night says is worth nothing")
     state.alarms += [f"{f.target}: {f.artifact} failed while corpora were merged; it is below {bench.folder}/jobs" for f in state.failures]
     targets = [target_of(p, bench.kept, about.get(p.name, ("", "")), nights.get(p.name, []), findings) for p in state.targets]
     said = list(dict.fromkeys(sentence for report in reports for sentence in report.not_reached if "lines were not" not in sentence))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from campaign.files import Failed
@@ -33,6 +34,17 @@ def shard_targets(targets: list[str], shard: int, shards: int) -> list[str]:
 
 def make_plan(minutes: float, jobs: int, targets: list[str], shard: int, shards: int) -> list[PlanItem]:
     """All core-seconds of the campaign. Builds come in front and are not counted."""
+    plan, floor = _items(minutes, jobs, targets, shard, shards)
+    if floor >= LEAST_SLICE_S:
+        return plan
+    enough = minutes
+    while _items(enough, jobs, targets, shard, shards)[1] < LEAST_SLICE_S:
+        enough = math.ceil(enough * 11) / 10
+    raise Failed(f"{minutes:g} min on {jobs} cores are {max(floor, 0):.1f} s a target: too short; take at least {enough:g} min")
+
+
+def _items(minutes: float, jobs: int, targets: list[str], shard: int, shards: int) -> tuple[list[PlanItem], float]:
+    """The plan, and the floor of a target in it."""
     total = minutes * 60 * jobs
     closing = max(CLOSING_SHARE * total, min(LEAST_CLOSING_S, 0.3 * total))
     plan = [
@@ -48,15 +60,12 @@ def make_plan(minutes: float, jobs: int, targets: list[str], shard: int, shards:
         plan.append(PlanItem("races", "", "tsan", RACES_S * len(RACE_SUITES) / 2, note="ThreadSanitizer, the whole corpus"))
     rest = total - closing - sum(item.core_s for item in plan)
     floor = FLOOR_SHARE * rest / len(targets)
-    if floor < LEAST_SLICE_S:
-        least = minutes * LEAST_SLICE_S / floor if floor > 0 else 1
-        raise Failed(f"{minutes:g} min on {jobs} cores are {max(floor, 0):.1f} s a target: too short; take at least {least:.1f} min")
     for target in targets:
         plan.append(PlanItem("fuzz", target, "asan, plain, ubsan", floor, note="floor"))
     plan.append(PlanItem("growth", "", "asan, plain, ubsan", (1 - FLOOR_SHARE) * rest, note="where features grow"))
     where = "merge the corpus, lines reached, reduce findings" if shards == 1 else "merge the corpus, reduce findings"
     plan.append(PlanItem("closing", "", "", closing, note=where))
-    return plan
+    return plan, floor
 
 
 def print_plan(plan: list[PlanItem], minutes: float, jobs: int) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import time
 
 # What a campaign started ends with it, also when it is killed: a fuzzer nobody waits for would run for hours.
-_with_parent = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+with_parent = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",  # messages are parsed, and the harness prints UTF-8
@@ -26,7 +26,7 @@ class Process:
     def __init__(self, command: list[str], folder: pathlib.Path, log: pathlib.Path, environment: dict[str, str]):
         with open(log, "wb") as output:
             self._popen = subprocess.Popen(
-                _with_parent + command,
+                with_parent + command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -54,7 +54,7 @@ class Process:
 def run(command: list[str], folder: pathlib.Path, limit_s: float, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """Runs a program to its end: exit code (124: it ran into the limit) and output."""
     popen = subprocess.Popen(
-        _with_parent + command,
+        with_parent + command,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

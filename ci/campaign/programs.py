@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 
 from campaign.files import Failed
-from campaign.process import run
+from campaign.process import run, with_parent
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def build_folder(variant: Variant, planted: list[str]) -> str:
 
 def _shell(root: pathlib.Path, script: str, arguments: list[str]) -> None:
     """Runs lines of bash with what all scripts of ci/ share."""
-    status = subprocess.run(["bash", "-c", f"set -euo pipefail; program=ci/nightly; . ci/lib.sh; {script}", "-", *arguments],
+    status = subprocess.run([*with_parent, "bash", "-c", f"set -euo pipefail; program=ci/nightly; . ci/lib.sh; {script}", "-", *arguments],
                             cwd=root, stdin=subprocess.DEVNULL).returncode
     if status < 0 or status == 130:
         raise KeyboardInterrupt

@@ -28,7 +28,10 @@ def nights_of(records: list[Record]) -> dict[str, list[Night]]:
     for record in records:
         if record.kind != "fuzz":
             continue
-        key = (record.target, record.campaign)
+        # The shards of a night are one night.
+        shard = record.campaign.partition("-")[2].partition("of")
+        is_one_of_many = shard[2] not in ("", "1")
+        key = (record.target, f"{record.began[:10]} {shard[2]}" if is_one_of_many else record.campaign)
         night = nights.setdefault(key, Night(record.campaign, record.began, record.commit, 0, 0, 0, 0, 0, 0))
         night.core_s = round(night.core_s + record.seconds, 1)
         night.findings += record.result == "finding"
@@ -63,7 +66,9 @@ def alarms_of(state: State, findings: list[Finding]) -> list[str]:
     for target in state.targets:
         if not target.executions and not target.error:
             alarms.append(f"{target.name} ran no input")
-    return alarms
+        if target.error and not any(target.name in finding.targets for finding in findings):
+            alarms.append(f"{target.name}: {target.error}")
+    return list(dict.fromkeys(alarms))
 
 
 def not_reached(state: State, coverage: Coverage | None) -> list[str]:

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from campaign import corpus, page, programs
-from campaign.files import Failed, Lock, write_whole
+from campaign.files import Failed, Lock, sha1, write_whole
 from campaign.jobs import Bench
 from campaign.model import Report, to_json
 
@@ -26,24 +26,31 @@ def git(*arguments: str) -> str:
 
 
 def commit() -> tuple[str, str]:
-    """Hash and subject; "+" behind the hash of a tree that was changed."""
+    """Hash and subject; of a tree that was changed "+" and a hash of the changes behind it."""
     found = git("rev-parse", "HEAD")
     if not found:
         return "unknown", ""
-    return found + ("+" if git("status", "--porcelain", "--untracked-files=no") else ""), git("log", "-1", "--format=%s")
+    changes = git("diff", "HEAD")
+    return found + (f"+{sha1(changes.encode())[:8]}" if changes else ""), git("log", "-1", "--format=%s")
+
+
+def wait_for(lock: Lock, what: str) -> Lock:
+    told = False
+    while not lock.try_take():
+        if not told:
+            say(f"waiting for {what} ({lock.owner()})")
+            told = True
+        time.sleep(1)
+    return lock
 
 
 def take_lock(out: pathlib.Path, index: int, total: int, wait: bool) -> Lock:
     """One run a shard in a folder."""
     lock = Lock(out / f".run-{index}-of-{total}.lock")
-    told = False
-    while not lock.try_take():
-        if not wait:
-            raise Failed(f"another run has {out} ({lock.owner()}); --wait waits for it")
-        if not told:
-            say(f"waiting for another run in {out} ({lock.owner()})")
-            told = True
-        time.sleep(1)
+    if wait:
+        return wait_for(lock, f"another run in {out}")
+    if not lock.try_take():
+        raise Failed(f"another run has {out} ({lock.owner()}); --wait waits for it")
     return lock
 
 
@@ -56,7 +63,8 @@ def prepare(bench: Bench, built: list[str]) -> None:
         programs.keep(ROOT, variant, state.planted, names if variant.has_targets else [], bench.folder / "bin" / name)
     (bench.folder / "profiles").mkdir(exist_ok=True)
     for target in state.targets:
-        before = corpus.start_working(bench.work(target.name), corpus.folder_of(bench.kept, target.name), ROOT)
+        failed = {failure.artifact.rpartition("-")[2] for failure in state.failures if failure.artifact}
+        before = corpus.start_working(bench.work(target.name), corpus.folder_of(bench.kept, target.name), ROOT, failed)
         if not state.resumed:
             target.corpus_before = before
         why = programs.why_not_startable(pathlib.Path(bench.program("asan", target.name)))

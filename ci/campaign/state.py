@@ -42,9 +42,11 @@ class Progress:
     failures: int = 0
     found: dict = field(default_factory=dict)  # failures of each invariant
     muted: list[str] = field(default_factory=list)  # invariants that are known to fail: runs go on past them
+    errors: int = 0  # runs that ended badly
     useless: int = 0  # slices in a row that ended at once in a failure
     growth: float = -1  # features a core-second in the latest slices; below 0: not known
-    measured_core_s: float = 0  # core_s when features were read last
+    measured_core_s: float = 0  # core_s and features when growth was judged last
+    measured_features: int = 0
     last_new_core_s: float = 0  # core_s when features grew last
     error: str = ""
     samples: list[Sample] = field(default_factory=list)
@@ -94,6 +96,7 @@ class State:
     properties: list[Property] = field(default_factory=list)
     plan: list[PlanItem] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
+    closing: bool = False  # fuzzing is over: what is left is merging, counting lines, and looking at failures
     finished: bool = False
 
     def of(self, target: str) -> Progress:

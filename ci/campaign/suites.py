@@ -52,10 +52,15 @@ def kept_cases(text: str) -> list[tuple[str, str]]:
     return [(m[1], text[m.end() : marks[i + 1].start() if i + 1 < len(marks) else len(text)]) for i, m in enumerate(marks)]
 
 
-def failed_tests(text: str) -> list[str]:
+def passed(text: str) -> int:
+    """How many tests held."""
+    return sum(result == "OK" for result, _, _ in _end.findall(text))
+
+
+def failed_tests(text: str, also_unfinished: bool = True) -> list[str]:
     """Names of tests that failed, each once; one that the process died in is the last that was started."""
     failed = [name for result, name, _ in _end.findall(text) if result == "FAILED"]
     started, ended = _run.findall(text), {name for _, name, _ in _end.findall(text)}
-    if started and started[-1] not in ended:
+    if also_unfinished and started and started[-1] not in ended:
         failed.append(started[-1])
     return list(dict.fromkeys(failed))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,8 +16,9 @@ from dataclasses import dataclass, field
 
 from campaign import libfuzzer
 from campaign.blame import Blame, blame
+from campaign.files import Failed
 from campaign.jobs import Bench
-from campaign.model import Finding, of_dict, to_json
+from campaign.model import Finding, to_json
 from campaign.process import run
 from campaign.programs import VARIANTS, build_folder
 from campaign.state import Failure
@@ -51,13 +54,14 @@ class Triage:
         looked_at: dict[str, list[Blame]] = {}
         for failure in self.bench.state.failures:
             told_by = self.blame_of(failure)
-            is_canary = failure.phase == "canary"
+            is_canary = failure.phase == "canary" and told_by.kind == "invariant"
             if told_by.kind in ("invariant", "sanitizer", "crash") and failure.input:
                 alike = looked_at.setdefault(f"{failure.phase} {failure.target} {told_by.key}", [])
                 if len(alike) < LOOKED_AT:
                     alike.append(self.told_by_attnfuzz(failure, told_by))
                 told_by = alike[-1]
-            group = groups.setdefault((is_canary, told_by.key), Group(told_by, is_canary=is_canary))
+            key = told_by.key if told_by.kind == "invariant" or told_by.frames else f"{told_by.key} {failure.target}"
+            group = groups.setdefault((is_canary, key), Group(told_by, is_canary=is_canary))
             group.failures.append(failure)
         return list(groups.values())
 
@@ -72,7 +76,7 @@ class Triage:
         log = self.bench.folder / failure.log
         if failure.note.endswith(".log"):
             log = log.parent / failure.note
-        return libfuzzer.part_of(log.read_text(errors="replace"), failure.artifact) if log.exists() else failure.note
+        return libfuzzer.part_of(libfuzzer.read_log(log), failure.artifact) or failure.note
 
     def told_by_attnfuzz(self, failure: Failure, told_by: Blame) -> Blame:
         """The first that the input is told by when all invariants are held, on the CPU path and then on the device's: what a target
@@ -125,7 +129,7 @@ class Triage:
             status, output = run(command + ["--device"] * device, scratch, REDUCE_S + CHECK_LIMIT_S)
             reduced = next(iter(sorted(scratch.glob("reduced-*.batch"))), None)
             if status == 1 and reduced is not None:
-                self.take_reduction(found, output, reduced.read_text(errors="replace"))
+                self.take_reduction(found, output, reduced.read_bytes().decode("utf-8", "surrogateescape"))
                 return
         found.shrinking = "not reduced: attnfuzz, given this input, finds nothing"
 
@@ -143,7 +147,7 @@ class Triage:
 
     def name(self, found: Finding, group: Group) -> None:
         """The same fault is to have the same name in every campaign: it mostly reduces to the same batch."""
-        told_by = found.reduced or group.blame.key
+        told_by = found.reduced or " ".join([group.blame.key, *([] if group.blame.frames else found.targets)])
         if group.is_canary:
             told_by = "canary"
         found.hash = hashlib.sha256(re.sub(r"^#.*\n", "", told_by, flags=re.M).encode()).hexdigest()[:8]
@@ -154,44 +158,44 @@ class Triage:
         folder = scratch / "finding"
         folder.mkdir()
         found.log = libfuzzer.log_without_noise(self.log_of(shown))[-LOG_KEPT:]
-        (folder / "log").write_text(found.log)
+        (folder / "log").write_text(found.log, encoding="utf-8")
         if found.unshrunk:
             shutil.copyfile(self.bench.folder / shown.input, folder / "unshrunk.batch")
         if found.reduced:
-            (folder / "reduced.batch").write_text(found.reduced)
+            (folder / "reduced.batch").write_bytes(found.reduced.encode("utf-8", "surrogateescape"))
             self.draw(found, folder)
         if found.regression:
-            (folder / "regression.txt").write_text(found.regression)
+            (folder / "regression.txt").write_text(found.regression, encoding="utf-8", errors="replace")
         kept = self.findings / found.folder
-        found.is_new = not kept.exists() or self.is_of_this_campaign(kept)
+        first = self.first_campaign(kept)
+        found.is_new = first == self.bench.state.campaign
         name = "reduced.batch" if found.reduced else "unshrunk.batch"
-        here, found.command = self.command(found, shown, folder, name)
-        (folder / "command").write_text(found.command + "\n")
-        self.repeat(found, here)
+        found.command = self.repeat(found, shown, folder, name)
+        (folder / "command").write_text(found.command + "\n", encoding="utf-8")
         (folder / "finding.json").write_text(
-            json.dumps({"campaign": self.bench.state.campaign, **json.loads(to_json(found))}, ensure_ascii=False, indent=1))
+            json.dumps({"campaign": first, **json.loads(to_json(found))}, indent=1), encoding="utf-8")
         self.replace(folder, kept)
 
-    def is_of_this_campaign(self, kept: pathlib.Path) -> bool:
+    def first_campaign(self, kept: pathlib.Path) -> str:
+        """The campaign that had the finding first."""
         try:
-            return json.loads((kept / "finding.json").read_text()).get("campaign") == self.bench.state.campaign
+            return json.loads((kept / "finding.json").read_text(encoding="utf-8")).get("campaign", "")
         except (OSError, ValueError):
-            return False
+            return self.bench.state.campaign
 
     def replace(self, folder: pathlib.Path, kept: pathlib.Path) -> None:
-        """Puts the folder in its place in one step. What an earlier campaign has of the same finding is as good, and its
-        campaign the one that had it first."""
+        """Puts the folder in its place in one step: the page shows what lies there."""
         self.findings.mkdir(parents=True, exist_ok=True)
-        if kept.exists():
-            if not self.is_of_this_campaign(kept):
+        old = folder.with_name("old")
+        # Another shard may be about to do the same.
+        for _ in range(10):
+            with contextlib.suppress(OSError):
+                if kept.exists():
+                    kept.rename(old)
+                folder.rename(kept)
                 return
-            old = self.findings / f".old-{kept.name}"
             shutil.rmtree(old, ignore_errors=True)
-            kept.rename(old)
-            folder.rename(kept)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            folder.rename(kept)
+        raise Failed(f"cannot put {kept} in its place")
 
     def draw(self, found: Finding, folder: pathlib.Path) -> None:
         command = [self.bench.program("asan", "attnfuzz"), "show", "reduced.batch", "--svg", "picture.svg"]
@@ -201,73 +205,79 @@ class Triage:
 
     # ---- repeating ----
 
-    def command(self, found: Finding, failure: Failure, folder: pathlib.Path, name: str) -> tuple[list[str], str]:
-        """What repeats the finding on the input `name` of `folder`: the command that is run here, and the one for people, from
-        the project's root. Empty for here where there is no input."""
-        kept = self.shown(self.findings / found.folder / name)
+    def repeat(self, found: Finding, failure: Failure, folder: pathlib.Path, name: str) -> str:
+        """Runs the input `name` of `folder` ten times, and notes how often it fails: with the target that found it, or, where that
+        does not look at the smallest case closely enough, with attnfuzz. The command that does so, from the project's root."""
+        kept = shlex.quote(self.shown(self.findings / found.folder / name))
         built = build_folder(VARIANTS[failure.variant], self.bench.state.planted)
-        if failure.phase == "replay" and not failure.input:
-            corpora = f"{self.shown(self.bench.kept / failure.target)} corpus/seeds corpus/regressions"
-            return [], f"{built}/fuzz/{failure.target} -runs=0 {corpora}  # twice: cov and ft differ"
         if not failure.input:
-            setting = "ATTNFUZZ_RACE_SHARE=1" if failure.phase == "races" else self.parameters_of(failure)
-            only = "" if failure.phase == "races" else " --gtest_filter='*Property.*'"
-            return [], f"{setting} {built}/properties/suites/{failure.target}{only}"
-        target = [self.bench.program(failure.variant, failure.target), str(folder / name), *libfuzzer.limits(self.bench.max_len)]
-        if failure.phase == "canary":
-            return target, f"{built}/fuzz/{failure.target} {kept}"
-        if failure.phase not in ("properties", "races") and (found.kind in ("slow", "memory", "timeout") or self.fails(found, target)):
+            return self.command_without_input(failure, built)
+        limits = libfuzzer.limits(self.bench.max_len)
+        if failure.phase not in ("properties", "races"):
+            target = [self.bench.program(failure.variant, failure.target), str(folder / name), *limits]
+            found.tries, found.repeated = TRIES, self.count_failures(found, target, of_target=True)
             options = {"timeout": f" -timeout={libfuzzer.INPUT_TIMEOUT_S}", "memory": f" -rss_limit_mb={libfuzzer.MEMORY_LIMIT_MIB}",
                        "slow": f" -report_slow_units={libfuzzer.SLOW_S}"}.get(found.kind, "")
-            return target, f"{built}/fuzz/{failure.target}{options} {kept}"
-        # The smallest case may be one that its target does not look at closely enough.
-        device = " --device" if re.match(r"D\d", found.id) else ""
+            if found.repeated or not found.reduced:
+                return f"{built}/fuzz/{failure.target}{options} {kept}"
+        device = ["--device"] if re.match(r"D\d", found.id) else []
+        check = [self.attnfuzz(failure), "check", "--quiet", *device, str(folder / name)]
+        found.tries, found.repeated = TRIES, self.count_failures(found, check, of_target=False)
         variant = VARIANTS["ubsan" if failure.variant == "ubsan" else "asan"]
-        here = [self.attnfuzz(failure), "check", "--quiet", str(folder / name)] + ["--device"] * bool(device)
-        return here, f"{build_folder(variant, self.bench.state.planted)}/src/cli/attnfuzz check {kept}{device}"
+        return " ".join([f"{build_folder(variant, self.bench.state.planted)}/src/cli/attnfuzz check", *device, kept])
+
+    def command_without_input(self, failure: Failure, built: str) -> str:
+        """One run of a suite, or of a corpus: nothing is asked ten times."""
+        if failure.phase == "races":
+            return f"ATTNFUZZ_RACE_SHARE=1 {built}/properties/suites/{failure.target}"
+        if failure.phase == "properties":
+            log = libfuzzer.read_log(self.bench.folder / failure.log)
+            used = re.search(r"^Using configuration: (.*)$", log, re.M)
+            setting = f'RC_PARAMS="{used[1]}" ' if used else ""
+            return f"{setting}{built}/properties/suites/{failure.target} --gtest_filter='*Property.*'"
+        kept = shlex.quote(self.shown(self.bench.kept / failure.target))
+        twice = "  # twice: cov and ft differ" if failure.note else ""
+        return f"{built}/fuzz/{failure.target} -runs=0 {kept} corpus/seeds corpus/regressions{twice}"
 
     def shown(self, path: pathlib.Path) -> str:
         return str(path).removeprefix(str(self.bench.root) + "/")
 
-    def parameters_of(self, failure: Failure) -> str:
-        log = (self.bench.folder / failure.log).read_text(errors="replace")
-        used = re.search(r"^Using configuration: (.*)$", log, re.M)
-        return f'RC_PARAMS="{used[1]}"' if used else ""
-
-    def repeat(self, found: Finding, command: list[str]) -> None:
-        """How many of ten runs fail again. Nothing is asked of what has no input: it is one run of a suite."""
-        if not command:
-            return
+    def count_failures(self, found: Finding, command: list[str], of_target: bool) -> int:
         with concurrent.futures.ThreadPoolExecutor(self.bench.state.jobs) as pool:
-            results = list(pool.map(lambda _: self.fails(found, command), range(TRIES)))
-        found.tries, found.repeated = TRIES, sum(results)
+            return sum(pool.map(lambda _: self.fails(found, command, of_target), range(TRIES)))
 
-    def fails(self, found: Finding, command: list[str]) -> bool:
+    def fails(self, found: Finding, command: list[str], of_target: bool) -> bool:
         with tempfile.TemporaryDirectory(dir=self.bench.folder) as scratch:
             status, output = run(command, pathlib.Path(scratch), libfuzzer.INPUT_TIMEOUT_S + CHECK_LIMIT_S)
         if found.kind == "slow":
             executed = re.search(r"^Executed .* in (\d+) ms$", output, re.M)
             return executed is not None and int(executed[1]) >= 1000 * libfuzzer.SLOW_S
-        return status != 0
+        if not of_target:
+            return status == 1 or status < 0  # 2 is an input that makes no sense
+        return status not in (0, 126, 127) and (status != 124 or found.kind == "timeout")
 
     # ---- all of them ----
 
     def findings_of_campaign(self) -> list[Finding]:
-        groups = self.groups()
+        state = self.bench.state
+        groups = sorted(self.groups(), key=lambda group: not group.is_canary)
         found = []
-        for number, group in enumerate(groups, 1):
+        for number, group in enumerate(groups[:MOST_GROUPS], 1):
             self.say(f"looking at finding {number} of {len(groups)}: {group.blame.id}, {len(group.failures)} inputs")
-            if number > MOST_GROUPS:
-                self.bench.state.alarms.append(f"{len(groups) - MOST_GROUPS} groups of findings more, not reduced: their inputs "
-                                               f"are below {self.bench.folder}/jobs")
-                break
-            finding = self.finding(group)
+            try:
+                finding = self.finding(group)
+            except (OSError, ValueError, Failed) as error:
+                where = ", ".join(f.input or f.log for f in group.failures[:3])
+                state.alarms.append(f"a finding, {group.blame.id}, could not be looked at: {error}; it is in {self.bench.folder}: {where}")
+                continue
             if finding.kind == "slow" and finding.repeated == 0:
                 self.say(f"{finding.targets[0]}: an input that was slow once ran fast {TRIES} times: the machine was busy")
-                if self.is_of_this_campaign(self.findings / finding.folder):
+                if finding.is_new:
                     shutil.rmtree(self.findings / finding.folder)
                 continue
             found.append(finding)
+        if len(groups) > MOST_GROUPS:
+            state.alarms.append(f"{len(groups) - MOST_GROUPS} groups of findings more, not looked at: {self.bench.folder}/jobs has them")
         return in_order(found)
 
 
@@ -289,10 +299,3 @@ def count_requests(text: str) -> int:
 def _line(text: str, name: str) -> str:
     found = re.search(rf"^{name}: +(.*)$", text, re.M)
     return found[1] if found else ""
-
-
-def stored(findings: pathlib.Path, name: str) -> Finding | None:
-    try:
-        return of_dict(Finding, json.loads((findings / name / "finding.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return None

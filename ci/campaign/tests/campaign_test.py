@@ -41,14 +41,15 @@ def make_bench(folder: pathlib.Path, targets: list[str], seconds: float, cores: 
         for target in [*targets, "fuzz_canary"]:
             shutil.copy(HERE / "fake_fuzzer.py", campaign_folder / "bin" / variant / target)
             (campaign_folder / "bin" / variant / target).chmod(0o755)
-    bench = Bench(ROOT, campaign_folder, folder / "corpus", state, 4096, random.Random(7))
+    bench = Bench(ROOT, campaign_folder, folder / "corpus", folder / "records.jsonl", state, 4096, random.Random(7))
+    bench.kept.mkdir(exist_ok=True)
     for target in targets:
-        corpus.start_working(bench.work(target), corpus.folder_of(bench.kept, target), folder)
+        corpus.start_working(bench.work(target), corpus.folder_of(bench.kept, target), folder, set())
     return bench
 
 
 def run_campaign(bench: Bench) -> running.Campaign:
-    night = running.Campaign(bench, bench.folder.parent / "records.jsonl", ["asan", "plain", "ubsan"], Terminal())
+    night = running.Campaign(bench, ["asan", "plain", "ubsan"], Terminal())
     with contextlib.redirect_stdout(io.StringIO()):
         night.run()
     return night
@@ -115,6 +116,17 @@ class Campaign(unittest.TestCase):
         self.assertGreater(len(self.kept("fuzz_merge_breaks")), 5)
         self.assertTrue(any("merging ended with 1; everything is kept" in alarm for alarm in bench.state.alarms))
 
+    def test_a_merge_that_writes_empty_files_loses_nothing(self):
+        # As libFuzzer does, in silence, when the disk is full.
+        kept = self.folder / "corpus" / "fuzz_full_disk"
+        kept.mkdir(parents=True)
+        (kept / sha1(b"needed")).write_bytes(b"needed")
+        bench = make_bench(self.folder, ["fuzz_full_disk"], 3)
+        run_campaign(bench)
+        self.assertLessEqual({sha1(b"needed"), *(p.name for p in corpus.plain_files(bench.work("fuzz_full_disk")))},
+                             self.kept("fuzz_full_disk"))
+        self.assertTrue(any("not whole; everything is kept" in alarm for alarm in bench.state.alarms))
+
     def test_a_replay_that_reaches_something_else_is_a_finding(self):
         bench = make_bench(self.folder, ["fuzz_wavers"], 3)
         run_campaign(bench)
@@ -141,8 +153,8 @@ class Campaign(unittest.TestCase):
     def test_a_target_that_dies_is_an_alarm_and_the_others_go_on(self):
         bench = make_bench(self.folder, ["fuzz_dies", "fuzz_one"], 5)
         run_campaign(bench)
-        self.assertIn("ended with status 3", bench.state.of("fuzz_dies").error)
-        self.assertTrue(any("fuzz_dies" in alarm for alarm in bench.state.alarms))
+        self.assertIn("left alone after 3 runs", bench.state.of("fuzz_dies").error)
+        self.assertTrue(any("fuzz_dies (asan): ended with status 3" in alarm for alarm in bench.state.alarms))
         self.assertGreater(bench.state.of("fuzz_one").executions, 0)
 
     def test_killed_halfway_and_resumed_nothing_is_lost(self):
@@ -166,7 +178,7 @@ class Campaign(unittest.TestCase):
         before = bench.state.of("fuzz_one").executions + bench.state.of("fuzz_two").executions
 
         bench.state.resumed += 1
-        booked = running.account_for_flights(bench, self.folder / "records.jsonl")
+        booked = running.account_for_flights(bench)
         self.assertGreaterEqual(booked, len(under_way))
         began = time.monotonic()
         run_campaign(bench)
@@ -180,7 +192,7 @@ class Campaign(unittest.TestCase):
 
     def test_ctrl_c_keeps_what_was_found(self):
         bench = make_bench(self.folder, ["fuzz_one"], 60)
-        night = running.Campaign(bench, self.folder / "records.jsonl", ["asan"], Terminal())
+        night = running.Campaign(bench, ["asan"], Terminal())
         signal.signal(signal.SIGALRM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
         signal.setitimer(signal.ITIMER_REAL, 3)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -188,6 +200,43 @@ class Campaign(unittest.TestCase):
         self.assertTrue(night.interrupted)
         self.assertGreater(len(self.kept("fuzz_one")), 5)
         self.assertEqual(bench.state.flights, [])
+
+
+    def test_a_campaign_cut_off_in_its_closing_goes_on_there(self):
+        bench = make_bench(self.folder, ["fuzz_one"], 60)
+        (bench.work("fuzz_one") / sha1(b"found")).write_bytes(b"found")
+        bench.state.closing = True
+        run_campaign(bench)
+        self.assertEqual([r for r in read_records(self.folder / "records.jsonl") if r.kind == "fuzz"], [])
+        self.assertIn(sha1(b"found"), self.kept("fuzz_one"))
+
+    def test_what_no_merge_has_come_to_is_kept_all_the_same(self):
+        bench = make_bench(self.folder, ["fuzz_one"], 60)
+        (bench.work("fuzz_one") / sha1(b"found")).write_bytes(b"found")
+        beside = bench.folder / "jobs" / "00007-fuzz-one-plain" / "found"
+        beside.mkdir(parents=True)
+        (beside / sha1(b"beside")).write_bytes(b"beside")
+        running.rescue(bench)
+        self.assertEqual(self.kept("fuzz_one"), {sha1(b"found"), sha1(b"beside")})
+
+    def test_names_that_a_shell_would_take_apart_are_names(self):
+        self.folder = self.folder / "with a space; and more"
+        self.folder.mkdir()
+        bench = make_bench(self.folder, ["fuzz_one"], 3)
+        run_campaign(bench)
+        self.assertGreater(len(self.kept("fuzz_one")), 5)
+        # What libFuzzer hands to a shell is the command of its merges, as it is.
+        merges = [job for job in (bench.folder / "jobs").glob("*-merge-*")]
+        self.assertTrue(merges)
+        for job in merges:
+            self.assertNotIn(" ", (job / "command").read_text().replace("\n", ""))
+
+    def test_growth_is_that_of_all_the_time_since_it_was_judged(self):
+        bench = make_bench(self.folder, ["fuzz_one"], 9)
+        run_campaign(bench)
+        target = bench.state.of("fuzz_one")
+        # The stand-in finds 40 features a second, whatever else its runs do.
+        self.assertGreater(target.growth, 3)
 
 
 class Plan(unittest.TestCase):

@@ -46,9 +46,11 @@ inputs_seen = list(inputs())
 if options.get("set_cover_merge") or options.get("merge"):
     if "merge_breaks" in name:
         sys.exit(1)
-    for data in set(inputs_seen):
-        if b"superfluous" not in data:
-            (places[0] / hashlib.sha1(data).hexdigest()).write_bytes(data)
+    chosen = {hashlib.sha1(data).hexdigest(): data for data in inputs_seen if b"superfluous" not in data}
+    new = {name: data for name, data in chosen.items() if not (places[0] / name).exists()}
+    for file, data in new.items():
+        (places[0] / file).write_bytes(b"" if "full_disk" in name else data)
+    say(f"MERGE-OUTER: {len(new)} new files with 1 new features added; 1 new coverage edges")
     sys.exit(0)
 for data in inputs_seen:
     if b"fails" in data:

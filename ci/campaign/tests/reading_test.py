@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from campaign import corpus, libfuzzer, merge, suites  # noqa: E402
 from campaign.blame import blame  # noqa: E402
 from campaign.files import Failed, Lock, append_record, make_writable, read_records, sha1, write_whole  # noqa: E402
-from campaign.model import Finding, PlanItem, Record, Report, Target  # noqa: E402
+from campaign.model import Finding, PlanItem, Property, Record, Report, Target  # noqa: E402
 from campaign.report import nights_of  # noqa: E402
 from campaign.triage import count_requests, in_order  # noqa: E402
 
@@ -115,7 +115,7 @@ class LibFuzzer(unittest.TestCase):
     def test_every_kind_of_artifact_is_read(self):
         names = [f"artifacts/{kind}-0123456789abcdef" for kind in ("crash", "leak", "timeout", "oom", "slow-unit")]
         self.log.write_text("".join(f"artifact_prefix='artifacts/'; Test unit written to {name}\nBase64: x\n" for name in names))
-        self.assertEqual(libfuzzer.artifacts(self.log), names)
+        self.assertEqual(libfuzzer.artifacts(libfuzzer.read_log(self.log)), names)
 
     def test_a_log_of_several_failures_is_told_apart(self):
         names = [f"crash-{digit * 40}" for digit in "abc"]
@@ -219,15 +219,28 @@ class Files(unittest.TestCase):
             for data in inputs:
                 (folder / sha1(data)).write_bytes(data)
         considered = {sha1(b"a"), sha1(b"b")}
-        self.assertEqual(corpus.replace(kept, cover, considered, may_drop=True), (1, 1))
+        self.assertEqual(corpus.replace(kept, cover, 2, considered, may_drop=True), (1, 1))
         self.assertEqual({p.read_bytes() for p in corpus.plain_files(kept)}, {b"b", b"c", b"late"})
 
-    def test_an_empty_cover_drops_nothing(self):
+    def test_a_cover_that_is_not_whole_drops_nothing(self):
         kept, cover = self.folder / "kept", self.folder / "cover"
         kept.mkdir()
         cover.mkdir()
         (kept / sha1(b"a")).write_bytes(b"a")
-        self.assertEqual(corpus.replace(kept, cover, {sha1(b"a")}, may_drop=True), (0, 0))
+        self.assertEqual(corpus.replace(kept, cover, 0, {sha1(b"a")}, may_drop=True), (0, 0))
+        with self.assertRaisesRegex(Failed, "promised 1 files and left 0"):
+            corpus.replace(kept, cover, 1, {sha1(b"a")}, may_drop=True)
+        # As libFuzzer leaves it on a full disk.
+        (cover / sha1(b"b")).write_bytes(b"")
+        with self.assertRaisesRegex(Failed, "not whole"):
+            corpus.replace(kept, cover, 1, {sha1(b"a")}, may_drop=True)
+        self.assertEqual([p.read_bytes() for p in corpus.plain_files(kept)], [b"a"])
+
+    def test_what_was_written_twice_by_a_kill_is_read_once(self):
+        path = self.folder / "records.jsonl"
+        for _ in range(2):
+            append_record(path, record(seed=1))
+        self.assertEqual(len(read_records(path)), 1)
 
 
 class Nights(unittest.TestCase):
@@ -252,11 +265,26 @@ class Merging(unittest.TestCase):
         canary = Finding("C1", "d", "invariant", "claim", is_canary=True, seconds_to_fail=0.1)
         merged = merge.merged_findings([report("0/2", findings=[slow, crash[0], canary]), report("1/2", findings=[fast, crash[1]])])
         self.assertEqual([f.hash for f in merged], ["bbbb", "c", "c", "d"])
-        self.assertEqual((merged[0].count, merged[0].is_new, merged[0].targets), (3, False, ["fuzz_metadata", "fuzz_split"]))
+        self.assertEqual((merged[0].count, merged[0].is_new, merged[0].targets), (3, True, ["fuzz_metadata", "fuzz_split"]))
 
     def test_a_shard_without_a_report_is_an_alarm(self):
         self.assertEqual(merge.absent_shards([report("0/4"), report("2/4")]), ["no report of shard 1/4, 3/4"])
         self.assertEqual(merge.absent_shards([report("0/1")]), [])
+
+    def test_a_report_of_last_week_is_not_tonight_s(self):
+        tonight = report("1/2", began="2026-01-08T22:00:00Z", ended="2026-01-08T23:00:00Z")
+        last_week = report("0/2", began="2026-01-01T22:00:00Z", ended="2026-01-01T23:00:00Z")
+        kept, said = merge.of_one_night([last_week, tonight])
+        self.assertEqual(kept, [tonight])
+        self.assertIn("shard 0/2 left no report of this night", said[0])
+        self.assertEqual(merge.absent_shards(kept), ["no report of shard 0/2"])
+        self.assertIn("nothing was run", merge.of_one_night([])[1][0])
+
+    def test_a_property_that_failed_anywhere_has_failed(self):
+        held, failed = (Property("s", "splits hold", 1, 10, 1, result) for result in ("ok", "finding"))
+        for order in ((held, failed), (failed, held)):
+            merged = merge.merged_properties([report(f"{i}/2", properties=[p]) for i, p in enumerate(order)])
+            self.assertEqual([p.result for p in merged], ["finding"])
 
     def test_targets_and_plans_add_up(self):
         targets = [Target("fuzz_split", "", "", "ok", core_s=s, executions=100, features=f) for s, f in ((5, 10), (7, 9))]
