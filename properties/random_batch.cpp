@@ -154,6 +154,7 @@ std::uint64_t Random::next() noexcept {
 }
 
 std::int64_t Random::below(std::int64_t bound) noexcept {
+  if (bound < 1) return 0;
   return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
 }
 

@@ -16,9 +16,9 @@ class Random {
   explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
 
   std::uint64_t next() noexcept;
-  /// From 0 to bound - 1; bound > 0.
+  /// From 0 to bound - 1; 0 where there is nothing below: bounds come from settings, and those may be broken on purpose.
   std::int64_t below(std::int64_t bound) noexcept;
-  /// From low to high, both included.
+  /// From low to high, both included; low where high is below it.
   std::int64_t between(std::int64_t low, std::int64_t high) noexcept { return low + below(high - low + 1); }
   /// True in `percent` of 100 cases.
   bool chance(int percent) noexcept { return below(100) < percent; }

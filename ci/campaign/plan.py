@@ -16,6 +16,7 @@ RACES_S = 60  # ThreadSanitizer on the whole corpus
 PROPERTIES_SHARE = 0.08
 CLOSING_SHARE = 0.10  # merging, coverage, reducing what was found
 LEAST_CLOSING_S = 20
+MOST_CLOSING_S = 300  # on two cores it took 40 s after half an hour; what takes longer comes behind the campaign's time
 FLOOR_SHARE = 0.5  # of the time for fuzzing: every target's alike; the rest goes where features grow
 LEAST_SLICE_S = 2.0
 SLICES = 12  # a target's floor is cut into so many runs, so that growth is seen and a kill costs little
@@ -46,7 +47,7 @@ def make_plan(minutes: float, jobs: int, targets: list[str], shard: int, shards:
 def _items(minutes: float, jobs: int, targets: list[str], shard: int, shards: int) -> tuple[list[PlanItem], float]:
     """The plan, and the floor of a target in it."""
     total = minutes * 60 * jobs
-    closing = max(CLOSING_SHARE * total, min(LEAST_CLOSING_S, 0.3 * total))
+    closing = min(max(CLOSING_SHARE * total, min(LEAST_CLOSING_S, 0.3 * total)), MOST_CLOSING_S * jobs / 2)
     plan = [
         PlanItem("canary", "fuzz_canary", "asan", min(CANARY_S, 0.05 * total), note="has to fail at once"),
         PlanItem("replay", "", "asan", min(REPLAY_S * len(targets), 0.15 * total), note="the whole corpus, twice"),

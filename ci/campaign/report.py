@@ -16,7 +16,7 @@ NIGHTS = 60  # earlier campaigns that are shown
 
 def claims(root: pathlib.Path) -> dict[str, tuple[str, str]]:
     """Claim and invariants of every target, from the README's table, which a test holds against the build's list."""
-    rows = re.findall(r"^\| `(fuzz_\w+)` \| (.*?) \| (.*?) \|$", (root / "README.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| `(fuzz_\w+)` \| (.*?) \| ?(.*?) \|$", (root / "README.md").read_text(encoding="utf-8"), re.M)
     return {name: (claim, invariants.strip()) for name, claim, invariants in rows}
 
 

@@ -159,7 +159,7 @@ class Triage:
         folder.mkdir()
         found.log = libfuzzer.log_without_noise(self.log_of(shown))[-LOG_KEPT:]
         (folder / "log").write_text(found.log, encoding="utf-8")
-        if found.unshrunk:
+        if shown.input:  # which may be the empty one
             shutil.copyfile(self.bench.folder / shown.input, folder / "unshrunk.batch")
         if found.reduced:
             (folder / "reduced.batch").write_bytes(found.reduced.encode("utf-8", "surrogateescape"))
@@ -171,6 +171,10 @@ class Triage:
         found.is_new = first == self.bench.state.campaign
         name = "reduced.batch" if found.reduced else "unshrunk.batch"
         found.command = self.repeat(found, shown, folder, name)
+        if found.tries and not found.repeated:
+            run_command = self.shown((self.bench.folder / shown.log).with_name("command"))
+            found.shrinking = (f"run alone, this input passes: the fault needs what ran before it, or lies in the mutator; the run "
+                               f"is in {run_command}, a word a line")
         (folder / "command").write_text(found.command + "\n", encoding="utf-8")
         (folder / "finding.json").write_text(
             json.dumps({"campaign": first, **json.loads(to_json(found))}, indent=1), encoding="utf-8")

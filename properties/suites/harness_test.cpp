@@ -184,6 +184,17 @@ TEST(Mutator, makes_legal_texts_of_any_bytes_within_the_size) {
   }
 }
 
+TEST(Mutator, adds_requests_to_a_step_whose_settings_are_broken) {
+  // A threshold of -1 makes the shortest extend one of no token, and divided by that (nightly, fuzz_reject).
+  for (const std::string settings :
+       {"decode_threshold -1", "decode_threshold -2147483648", "workspace_tokens -1", "window_left -5"})
+    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+      properties::Random random{seed};
+      const std::string text = fuzz::mutate("attnfuzz 1\n" + settings + "\nbatch q1\n", 400, {.max_steps = 2}, random);
+      ASSERT_TRUE(batchtext::parse(text)) << text;
+    }
+}
+
 TEST(Mutator, crosses_two_texts_into_a_legal_one) {
   const std::string a = "attnfuzz 1\nbatch 3q1s9_q7s40\n";
   const std::string b = "attnfuzz 1\nworkspace_tokens 8\nbatch q20s60_2q11\n";

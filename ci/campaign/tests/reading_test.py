@@ -12,7 +12,7 @@ from campaign import corpus, libfuzzer, merge, suites  # noqa: E402
 from campaign.blame import blame  # noqa: E402
 from campaign.files import Failed, Lock, append_record, make_writable, read_records, sha1, write_whole  # noqa: E402
 from campaign.model import Finding, PlanItem, Property, Record, Report, Target  # noqa: E402
-from campaign.report import nights_of  # noqa: E402
+from campaign.report import claims, nights_of  # noqa: E402
 from campaign.triage import count_requests, in_order  # noqa: E402
 
 ROOT = "/home/somebody/attnfuzz"
@@ -241,6 +241,16 @@ class Files(unittest.TestCase):
         for _ in range(2):
             append_record(path, record(seed=1))
         self.assertEqual(len(read_records(path)), 1)
+
+
+class Claims(unittest.TestCase):
+    def test_every_target_of_the_readme_has_its_claim(self):
+        root = pathlib.Path(__file__).resolve().parents[3]
+        found = claims(root)
+        named = {line.split("`")[1] for line in (root / "README.md").read_text().splitlines() if line.startswith("| `fuzz_")}
+        self.assertEqual(set(found), named)
+        self.assertGreater(len(named), 8)
+        self.assertTrue(all(claim for claim, _ in found.values()))
 
 
 class Nights(unittest.TestCase):
