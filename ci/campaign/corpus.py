@@ -28,12 +28,17 @@ def longest(root: pathlib.Path) -> int:
     return max([SMALLEST_MAX_LEN, *(path.stat().st_size for path in seeds(root))])
 
 
-def start_working(work: pathlib.Path, kept: pathlib.Path, root: pathlib.Path, without: set[str]) -> int:
-    """Puts the seeds and the kept inputs into the folder that a target's runs work on, but those `without` names, which failed
-    already; the number of kept ones. What is there already, of a campaign that was cut off, stays."""
+def failed_before(findings: pathlib.Path) -> list[pathlib.Path]:
+    """Inputs of earlier nights' findings: they are the first to be tried again."""
+    return [path for path in sorted(findings.glob("*/*.batch")) if not path.parent.name.startswith((".", "canary-"))]
+
+
+def start_working(work: pathlib.Path, kept: pathlib.Path, others: list[pathlib.Path], without: set[str]) -> int:
+    """Puts `others` and the kept inputs into the folder that a target's runs work on, but those `without` names, which failed in
+    this campaign already; the number of kept ones. What is there already, of a campaign that was cut off, stays."""
     work.mkdir(parents=True, exist_ok=True)
     inputs = plain_files(kept)
-    for path in seeds(root) + inputs:
+    for path in others + inputs:
         # Another machine may have merged meanwhile: its file went, one as good came.
         with contextlib.suppress(FileNotFoundError):
             data = path.read_bytes()

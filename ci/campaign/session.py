@@ -64,7 +64,8 @@ def prepare(bench: Bench, built: list[str]) -> None:
     (bench.folder / "profiles").mkdir(exist_ok=True)
     for target in state.targets:
         failed = {failure.artifact.rpartition("-")[2] for failure in state.failures if failure.artifact}
-        before = corpus.start_working(bench.work(target.name), corpus.folder_of(bench.kept, target.name), ROOT, failed)
+        others = corpus.seeds(ROOT) + corpus.failed_before(bench.records.parent / "findings")
+        before = corpus.start_working(bench.work(target.name), corpus.folder_of(bench.kept, target.name), others, failed)
         if not state.resumed:
             target.corpus_before = before
         why = programs.why_not_startable(pathlib.Path(bench.program("asan", target.name)))

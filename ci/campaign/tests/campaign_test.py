@@ -44,7 +44,7 @@ def make_bench(folder: pathlib.Path, targets: list[str], seconds: float, cores: 
     bench = Bench(ROOT, campaign_folder, folder / "corpus", folder / "records.jsonl", state, 4096, random.Random(7))
     bench.kept.mkdir(exist_ok=True)
     for target in targets:
-        corpus.start_working(bench.work(target), corpus.folder_of(bench.kept, target), folder, set())
+        corpus.start_working(bench.work(target), corpus.folder_of(bench.kept, target), corpus.failed_before(folder / "findings"), set())
     return bench
 
 
@@ -93,6 +93,15 @@ class Campaign(unittest.TestCase):
         self.assertGreater(bench.state.of("fuzz_one").executions, 0)
         # A regression's input is worth more than any other: it stays.
         self.assertLessEqual({sha1(b"this fails"), sha1(b"this fails too"), sha1(b"this is sound")}, self.kept("fuzz_one"))
+
+    def test_what_failed_last_night_is_tried_first(self):
+        for name in ("C1-12345678", "canary-C1-12345678"):
+            (self.folder / "findings" / name).mkdir(parents=True)
+            (self.folder / "findings" / name / "reduced.batch").write_bytes(name.encode() + b" fails")
+        bench = make_bench(self.folder, ["fuzz_one"], 3)
+        run_campaign(bench)
+        failed = [(bench.folder / f.input).read_bytes() for f in bench.state.failures if f.phase == "replay"]
+        self.assertEqual(failed, [b"C1-12345678 fails"])
 
     def test_what_the_cover_does_not_need_is_dropped(self):
         kept = self.folder / "corpus" / "fuzz_one"
