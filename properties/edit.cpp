@@ -101,6 +101,14 @@ void drop_range(Step& step, std::size_t first, std::size_t count) {
 
 void shrink_requests(Candidates& candidates, std::size_t s, const Step& step) {
   const std::size_t count = step.requests.size();
+  // One alone: where a fault hangs on how many there are, no small step leads there.
+  for (std::size_t kept = 0; kept < count && count > 1 && !candidates.stopped(); ++kept) {
+    if (kept > 0 && step.requests[kept] == step.requests[kept - 1]) continue;
+    candidates.edit(s, [&](Step& smaller) {
+      drop_range(smaller, kept + 1, count - kept - 1);
+      drop_range(smaller, 0, kept);
+    });
+  }
   for (std::size_t size = count / 2; size >= 1; size /= 2)
     for (std::size_t first = 0; first + size <= count && !candidates.stopped(); first += size)
       candidates.edit(s, [&](Step& smaller) { drop_range(smaller, first, size); });

@@ -83,6 +83,26 @@ TEST(Reduce, keeps_of_schedule_and_fault_what_the_finding_needs) {
   EXPECT_EQ(properties::reduce(start, *needs_neither(start), needs_neither, always).smallest, Case{{Step{}}});
 }
 
+TEST(Reduce, gets_past_counts_that_have_no_finding) {
+  // Five requests have it and one, nothing between; near 2^31 half of a length has it not, and one below it has.
+  const auto counts = [](const Case& parsed) -> std::optional<Finding> {
+    const std::size_t count = parsed.steps[0].requests.size();
+    if (count != 1 && count != 5) return std::nullopt;
+    return Finding{"R1", "claim", "", ""};
+  };
+  const auto least = [](const Case& parsed) -> std::optional<Finding> {
+    const auto& requests = parsed.steps[0].requests;
+    if (requests.empty() || requests[0].query_len < 2147483000) return std::nullopt;
+    return Finding{"S5", "claim", "", ""};
+  };
+  const Case five = parsed("batch 4q1s1k_q1");
+  EXPECT_EQ(properties::reduce(five, *counts(five), counts, always).smallest.steps[0].requests.size(), 1u);
+  const Case longest = parsed("batch q2147483647");
+  const auto reduction = properties::reduce(longest, *least(longest), least, always);
+  EXPECT_EQ(reduction.smallest.steps[0].requests[0].query_len, 2147483000);
+  EXPECT_LT(reduction.tried, 2000);
+}
+
 TEST(Reduce, stops_when_told_and_keeps_what_it_has) {
   const Case start = parsed("batch q16s80_q7s900_q9s17_4q12");
   int left = 3;

@@ -64,7 +64,7 @@ class Campaign(unittest.TestCase):
         return {path.name for path in corpus.plain_files(self.folder / "corpus" / target)}
 
     def test_every_target_gets_its_floor_and_what_it_found_is_kept(self):
-        bench = make_bench(self.folder, ["fuzz_one", "fuzz_two"], 9)
+        bench = make_bench(self.folder, ["fuzz_one", "fuzz_two"], 15)
         run_campaign(bench)
         records = read_records(self.folder / "records.jsonl")
         for target in bench.state.targets:
@@ -189,9 +189,9 @@ class Campaign(unittest.TestCase):
         bench.state.resumed += 1
         booked = running.account_for_flights(bench)
         self.assertGreaterEqual(booked, len(under_way))
-        began = time.monotonic()
+        resumed = running.Campaign(bench, ["asan", "plain", "ubsan"], Terminal())
+        self.assertGreaterEqual(resumed.elapsed_s, bench.state.elapsed_s, "the time before the kill counts")
         run_campaign(bench)
-        self.assertLess(time.monotonic() - began, 11, "the time before the kill counts")
         self.assertEqual(on_disk - self.kept("fuzz_one") - self.kept("fuzz_two"), set())
         records = [r for r in read_records(self.folder / "records.jsonl") if r.kind == "fuzz"]
         after = bench.state.of("fuzz_one").executions + bench.state.of("fuzz_two").executions
