@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import calendar
 import os
 import pathlib
 import random
@@ -22,10 +23,13 @@ from campaign.state import Progress, State
 from campaign.terminal import Terminal
 from campaign.triage import in_order
 
+# Shards that wait in a queue begin hours apart; those of the night before began a day earlier.
+NIGHT_HOURS = 18
+
 DESCRIPTION = """\
 Puts together what shards, or other machines, did: their corpora into one that is as small as it can be, their findings and
-records, and one page. Each DIR is the folder of a run's --out, or a corpus alone (a folder a target). Shards that shared one
-folder are merged by naming it for both."""
+records, and one page, of the campaigns that began within 18 hours before the newest. Each DIR is the folder of a run's
+--out, or a corpus alone (a folder a target). Shards that shared one folder are merged by naming it for both."""
 
 EPILOG = """\
 exit code: as of ci/nightly, for all machines together; an absent shard is an alarm
@@ -69,9 +73,16 @@ def of_one_night(reports: list[Report]) -> tuple[list[Report], list[str]]:
     newest = max(reports, key=lambda report: report.began, default=None)
     if newest is None:
         return [], ["no report in any of the folders: nothing was run, or it did not come to its end"]
-    kept = [r for r in reports if r.ended >= newest.began and is_shard(r) == is_shard(newest)]
+    kept = [r for r in reports if hours_between(r.began, newest.began) < NIGHT_HOURS and is_shard(r) == is_shard(newest)]
     old = [r for r in reports if r not in kept]
     return kept, [f"shard {r.shard} left no report of this night: its last one is of {r.began}" for r in old]
+
+
+def hours_between(earlier: str, later: str) -> float:
+    def seconds(utc: str) -> int:
+        return calendar.timegm(time.strptime(utc, "%Y-%m-%dT%H:%M:%SZ"))
+
+    return (seconds(later) - seconds(earlier)) / 3600
 
 
 def is_shard(report: Report) -> bool:

@@ -281,10 +281,12 @@ class Merging(unittest.TestCase):
         self.assertEqual(merge.absent_shards([report("0/4"), report("2/4")]), ["no report of shard 1/4, 3/4"])
         self.assertEqual(merge.absent_shards([report("0/1")]), [])
 
-    def test_a_report_of_last_week_is_not_tonight_s(self):
+    def test_a_report_of_last_night_is_not_tonight_s(self):
         tonight = report("1/2", began="2026-01-08T22:00:00Z", ended="2026-01-08T23:00:00Z")
-        last_week = report("0/2", began="2026-01-01T22:00:00Z", ended="2026-01-01T23:00:00Z")
-        kept, said = merge.of_one_night([last_week, tonight])
+        last_night = report("0/2", began="2026-01-07T22:00:00Z", ended="2026-01-07T23:00:00Z")
+        queued = report("0/2", began="2026-01-08T14:00:00Z", ended="2026-01-08T21:00:00Z")
+        self.assertEqual(merge.of_one_night([queued, tonight]), ([queued, tonight], []))
+        kept, said = merge.of_one_night([last_night, tonight])
         self.assertEqual(kept, [tonight])
         self.assertIn("shard 0/2 left no report of this night", said[0])
         self.assertEqual(merge.absent_shards(kept), ["no report of shard 0/2"])
