@@ -229,7 +229,12 @@ std::vector<batchtext::Step> variants_of(const batchtext::Step& step) {
   variants.push_back(padded);
   batchtext::Step exchanged = step;
   auto& requests = exchanged.requests;
-  if (requests.size() > 3 && requests[1].query_len == requests[2].query_len) std::swap(requests[1], requests[2]);
+  // Of one class: a prefill that gives way to a row of another length would make an extend of that, which needs
+  // kernels.
+  const auto is_prefill = [](const batchtext::Request& request) { return request.seq_len == request.query_len; };
+  if (requests.size() > 3 && requests[1].query_len == requests[2].query_len &&
+      is_prefill(requests[1]) == is_prefill(requests[2]))
+    std::swap(requests[1], requests[2]);
   variants.push_back(exchanged);
   return variants;
 }
