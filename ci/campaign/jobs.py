@@ -519,7 +519,6 @@ class Merge(Job):
         self.once = f"merge {target}"
         self.lock: Lock | None = None
         self.considered: set[str] = set()
-        self.added = self.dropped = 0
 
     def ready(self, bench: Bench) -> bool:
         self.lock = self.lock or corpus.lock_of(bench.kept, self.target)
@@ -557,7 +556,7 @@ class Merge(Job):
                 raise Failed(f"merging ended with {status}")
             if promised == 0 and plain_files(bench.work(self.target)):
                 raise Failed("the merge chose nothing")
-            self.added, self.dropped = corpus.replace(kept, cover, promised, self.considered, may_drop=not failing)
+            corpus.replace(kept, cover, promised, self.considered, may_drop=not failing)
         except Failed as why:
             # Whatever went wrong, nothing is to be lost by it.
             corpus.take_in(bench.work(self.target), kept)

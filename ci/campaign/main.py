@@ -97,6 +97,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="do not resume a campaign that was cut off; what it found is taken in")
     parser.add_argument("--wait", action="store_true", help="wait for another run in the same folder instead of refusing")
     options = parser.parse_args(arguments)
+    for fault in options.plant:
+        if not (ROOT / "properties" / "planted" / f"{fault}.fault").is_file():
+            parser.error(f"argument --plant: there is no fault '{fault}' in properties/planted")
     # Planted findings, and a corpus that leads to them, are not to be mixed with real ones.
     options.out = options.out or pathlib.Path("out/rehearsal" if options.plant else "out/nightly")
     return options
