@@ -45,9 +45,6 @@ def relative(path: str) -> str:
     return "./" + urllib.parse.quote(printable(path).lstrip("/"), safe="/#-_.~")
 
 
-def anchor_of(text: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
-
 
 def absent(why: str) -> Html:
     """What stands where something would, had the campaign had it."""

@@ -120,10 +120,6 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{plain(count)} {singular if count == 1 else plural or singular + 's'}"
 
 
-def listed(words: Iterable[str]) -> str:
-    items = [word for word in words if word]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""
-
 
 def moment(stamp: str) -> datetime | None:
     try:
