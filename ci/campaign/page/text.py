@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -212,6 +212,14 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "cannot write in .*file/below"):
             make_writable(self.folder / "file" / "below")
 
+    def test_what_failed_in_this_campaign_is_not_worked_on_again(self):
+        kept = self.folder / "kept"
+        kept.mkdir()
+        for data in (b"sound", b"failed"):
+            (kept / sha1(data)).write_bytes(data)
+        corpus.start_working(self.folder / "work", kept, [], {sha1(b"failed")})
+        self.assertEqual([p.read_bytes() for p in corpus.plain_files(self.folder / "work")], [b"sound"])
+
     def test_a_cover_is_added_before_anything_is_dropped_and_strangers_stay(self):
         kept, cover = self.folder / "kept", self.folder / "cover"
         for folder, inputs in ((kept, (b"a", b"b", b"late")), (cover, (b"b", b"c"))):

@@ -68,7 +68,8 @@ class Findings(unittest.TestCase):
             self.assertEqual((finding.tries, finding.repeated), (TRIES, TRIES))
 
     def test_an_input_that_makes_no_sense_does_not_fail(self):
-        self.fail("C1", "nonsense")
+        # Of a property: it is attnfuzz that runs it again, and refuses it.
+        self.fail("C1", "nonsense", target="property_test", phase="properties")
         finding, = self.found()
         self.assertEqual((finding.tries, finding.repeated, finding.is_flaky), (TRIES, 0, True))
         self.assertIn("run alone, this input passes", finding.shrinking)
