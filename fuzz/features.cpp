@@ -69,6 +69,8 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
   meet(14, metadata.context.num_chunks > 0 && metadata.context.seq_tot.back() == workspace);
   meet(15, extends > 0 && workspace == extends);
   meet(16, threshold > 1);
+  meet(17, attn::num_surplus_tokens(batch) > 0);
+  meet(18, metadata.split.num_padding_tokens > 0);
   return met;
 }
 

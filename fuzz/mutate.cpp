@@ -144,6 +144,8 @@ void pad(Step& step, Random& random) {
     properties::insert_request(step, step.requests.size(), {0, clamp_length(random.below(100))});
 }
 
+void pad_tokens(Step& step, Random& random) { properties::pad_to_captured_size(random, step); }
+
 /// Small seeds are the ones a person reads; beyond them one is as good as another.
 void change_schedule(Step& step, Random& random) {
   constexpr std::int64_t small_seeds = 16;
@@ -159,7 +161,7 @@ void change_fail_call(Step& step, Random& random) {
 using Edit = void (*)(Step&, Random&);
 constexpr Edit edits[]{add_request,   add_request,   duplicate_request,    drop_request, swap_requests,
                        move_length,   move_length,   move_length,          move_length,  level_contexts,
-                       change_config, change_config, change_lengths_given, pad};
+                       change_config, change_config, change_lengths_given, pad,          pad_tokens};
 
 /// A number in a raw array, or one of the scalars, changed to anything.
 void break_something(Step& step, Random& random) {

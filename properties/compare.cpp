@@ -64,6 +64,8 @@ Verdict compare(const attn::SlidingWindow& found, const attn::SlidingWindow& exp
 
 Verdict compare(const attn::Metadata& found, const attn::Metadata& expected) {
   if (auto v = compare("split.num_padding", found.split.num_padding, expected.split.num_padding)) return v;
+  if (auto v = compare("split.num_padding_tokens", found.split.num_padding_tokens, expected.split.num_padding_tokens))
+    return v;
   if (!(found.split == expected.split)) return Difference{"split", "counts differ"};
   if (auto v = compare("decode", found.decode, expected.decode)) return v;
   if (auto v = compare("extend", found.extend, expected.extend)) return v;

@@ -152,6 +152,8 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
   set([](Step& smaller) { smaller.query_start_loc.reset(); });
   set([](Step& smaller) { smaller.num_reqs.reset(); });
   set([](Step& smaller) { smaller.num_actual_tokens.reset(); });
+  for (const std::int32_t less : numbers_below(step.num_actual_tokens.value_or(0)))
+    set([&](Step& smaller) { smaller.num_actual_tokens = less; });
   set([](Step& smaller) { smaller.max_query_len.reset(); });
   set([](Step& smaller) { smaller.max_seq_len.reset(); });
   set([](Step& smaller) { smaller.seq_lens = {Lens::from_batch, {}}; });
@@ -203,7 +205,6 @@ void swap_requests(Step& step, std::size_t a, std::size_t b) {
 void put_in_order(Step& step) {
   step.query_start_loc.reset();
   step.num_reqs.reset();
-  step.num_actual_tokens.reset();
   step.max_query_len.reset();
   step.max_seq_len.reset();
   const bool any_long = std::any_of(step.requests.begin(), step.requests.end(), [&](const Request& request) {
@@ -219,6 +220,9 @@ void put_in_order(Step& step) {
     apply_order(step, order);
   }
   keep_within_limits(step);
+  std::int64_t tokens = 0;
+  for (const Request& request : step.requests) tokens += request.query_len;
+  if (step.num_actual_tokens.value_or(0) < tokens) step.num_actual_tokens.reset();
 }
 
 bool is_legal(const Step& step) {

@@ -42,7 +42,7 @@ ErrorKinds of_offsets(const Batch& batch) {
   }
   if (batch.max_query_len < 0) broken.set(Error::negative_max_query_len);
   if (batch.max_seq_len < 0) broken.set(Error::negative_max_seq_len);
-  broken[Error::token_count_mismatch] = batch.num_actual_tokens != (offsets.empty() ? 0 : offsets.back());
+  broken[Error::token_count_too_small] = batch.num_actual_tokens < (offsets.empty() ? 0 : offsets.back());
   return broken;
 }
 
@@ -86,7 +86,7 @@ std::int64_t sum_windows(const Batch& batch, Judged& judged) {
   return sum;
 }
 
-/// What the arrays of the metadata hold in all, without making them.
+/// What the arrays of the metadata hold in all, without making them, and the tokens that no request owns.
 std::int64_t count_entries(const Batch& batch, const Judged& judged, std::int64_t window_tokens) {
   const auto extends = static_cast<std::int64_t>(judged.contexts.size());
   const auto in_regions = std::count_if(judged.rows.begin(), judged.rows.end(), [](const naive::Row& row) {
@@ -94,10 +94,12 @@ std::int64_t count_entries(const Batch& batch, const Judged& judged, std::int64_
   });
   const std::int64_t context_tokens = std::accumulate(judged.contexts.begin(), judged.contexts.end(), std::int64_t{0});
   const std::int64_t of_window = batch.config.window_left ? 3 * extends + 1 + window_tokens : 0;
+  std::int64_t surplus = batch.num_actual_tokens;
+  for (const naive::Row& row : judged.rows) surplus -= row.query_len;
   // Starts, lengths, cumulative lengths; total, longest, place of each pass.
   __extension__ using Wide = __int128;
   const Wide of_passes = Wide{judged.num_passes} * (3 * extends + 4);
-  const Wide entries = of_passes + in_regions + 3 + extends + 1 + context_tokens + of_window;
+  const Wide entries = of_passes + in_regions + 3 + extends + 1 + context_tokens + of_window + surplus;
   return static_cast<std::int64_t>(std::min<Wide>(entries, Wide{1} << 62));
 }
 
@@ -153,8 +155,9 @@ bool numbers_are_true(const Batch& batch, const Judged& judged, const Error& err
     case Error::offsets_decreasing:
       return i >= 1 && is(entry(batch.query_start_loc, i), entry(batch.query_start_loc, i - 1)) &&
              error.value < error.limit;
-    case Error::token_count_mismatch:
-      return is(batch.num_actual_tokens, batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back());
+    case Error::token_count_too_small:
+      return is(batch.num_actual_tokens, batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back()) &&
+             error.value < error.limit;
     case Error::negative_max_query_len:
       return error.value == batch.max_query_len && error.value < 0;
     case Error::negative_max_seq_len:

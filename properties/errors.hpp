@@ -15,7 +15,7 @@ struct Judged {
   std::vector<naive::Row> rows;        ///< naive::rows_of(batch); empty unless counts and offsets are sound
   std::vector<std::int64_t> contexts;  ///< of each extend
   std::int64_t num_passes = 0;
-  std::int64_t num_entries = 0;    ///< of all arrays of the metadata; 2^62 for what is beyond
+  std::int64_t num_entries = 0;    ///< of all arrays of the metadata, and surplus tokens; 2^62 for what is beyond
   std::int64_t overflow_req = -1;  ///< the request at which the windows' sum leaves int32
   std::int64_t overflow_sum = 0;   ///< and the sum there
 };

@@ -19,7 +19,7 @@ struct Rebuilt {
   std::vector<std::int32_t> seq_lens_upper_bound;
   attn::Batch batch;
 
-  /// Requests `order` of `from`. Scalars that bound every request stay as they are.
+  /// Requests `order` of `from`, and its surplus tokens. Scalars that bound every request stay as they are.
   Rebuilt(const attn::Batch& from, std::span<const std::int32_t> order) : batch(from) {
     for (const std::int32_t req : order) {
       const auto i = static_cast<std::size_t>(req);
@@ -33,7 +33,8 @@ struct Rebuilt {
     batch.query_start_loc = query_start_loc;
     batch.seq_lens = seq_lens;
     batch.seq_lens_upper_bound = seq_lens_upper_bound;
-    batch.num_actual_tokens = query_start_loc.back();
+    const std::int32_t owned = from.query_start_loc.empty() ? 0 : from.query_start_loc.back();
+    batch.num_actual_tokens = query_start_loc.back() + (from.num_actual_tokens - owned);
   }
 
   /// Adds rows without tokens; their lengths are stale numbers of every kind.
@@ -227,7 +228,8 @@ Verdict a_cut_batch_agrees_with_the_whole(const Built& built) {
   if (cut < 0) return std::nullopt;
   const Order all = identity(built.batch.num_reqs);
   const auto middle = static_cast<std::size_t>(cut);
-  const Rebuilt front{built.batch, std::span{all}.first(middle)};
+  Rebuilt front{built.batch, std::span{all}.first(middle)};
+  front.batch.num_actual_tokens = front.query_start_loc.back();  // the surplus comes after the last request
   const Rebuilt back{built.batch, std::span{all}.subspan(middle)};
   attn::MetadataBuilder front_builder{built.max_entries};
   attn::MetadataBuilder back_builder{built.max_entries};
@@ -242,6 +244,13 @@ Verdict a_cut_batch_agrees_with_the_whole(const Built& built) {
   if (auto v = compare_cut_region("prefill of both parts", first->prefill, second->prefill, whole.prefill)) return v;
   if (auto v = compare("num_padding of both parts", first->split.num_padding + second->split.num_padding,
                        whole.split.num_padding))
+    return v;
+  if (auto v = compare("num_decode_tokens of both parts",
+                       std::int64_t{first->split.num_decode_tokens} + second->split.num_decode_tokens,
+                       whole.split.num_decode_tokens))
+    return v;
+  if (auto v =
+          compare("num_padding_tokens of both parts", second->split.num_padding_tokens, whole.split.num_padding_tokens))
     return v;
   if (auto v =
           compare("num_kv_tokens of both parts", first->num_kv_tokens + second->num_kv_tokens, whole.num_kv_tokens))

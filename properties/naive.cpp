@@ -111,6 +111,10 @@ Metadata build(const attn::Batch& batch, const std::vector<Row>& rows) {
         break;
     }
   }
+  const std::int64_t owned = metadata.decode.num_tokens + metadata.extend.num_tokens + metadata.prefill.num_tokens;
+  const bool any_long = std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return is_long(row, batch); });
+  metadata.num_padding_tokens = any_long ? batch.num_actual_tokens - owned : 0;
+  metadata.num_decode_tokens = any_long ? metadata.decode.num_tokens : batch.num_actual_tokens;
   metadata.passes = lay_out(contexts_of(rows), batch.config);
   return metadata;
 }

@@ -55,6 +55,8 @@ struct Metadata {
   Region extend;
   Region prefill;
   std::int32_t num_padding = 0;
+  std::int64_t num_decode_tokens = 0;   ///< of the split: surplus tokens too, when no row is longer than a decode
+  std::int64_t num_padding_tokens = 0;  ///< surplus tokens that belong to nobody
   std::vector<std::vector<ContextToken>> passes;  ///< the tokens of each pass, in workspace order
   std::vector<Window> windows;                    ///< of each extend, when the batch has a window
   std::int64_t num_kv_tokens = 0;

@@ -106,9 +106,10 @@ void draw_bounds(Random& random, Step& step) {
   }
 }
 
-/// The scalars above what they have to be, as warm-up steps and stale counts have them.
+/// The scalars above what they have to be, as warm-up steps, steps of a captured size and stale counts have them.
 void loosen_scalars(Random& random, Step& step) {
   const batchtext::Arrays arrays{step};
+  if (random.chance(15)) pad_to_captured_size(random, step);
   if (random.chance(15)) step.max_query_len = clamp_length(arrays.batch().max_query_len + random.between(1, 9));
   if (random.chance(15)) step.max_seq_len = clamp_length(arrays.batch().max_seq_len + random.between(1, 4000));
 }
@@ -243,6 +244,19 @@ Case draw_case(Random& random, int max_steps) {
   return parsed;
 }
 
+void pad_to_captured_size(Random& random, Step& step) {
+  std::int64_t tokens = 0;
+  std::int64_t longest = 0;
+  for (const Request& request : step.requests) {
+    tokens += request.query_len;
+    longest = std::max<std::int64_t>(longest, request.query_len);
+  }
+  const std::int64_t at_full_length = std::ssize(step.requests) * longest;
+  const std::int64_t next_eight = (tokens + 7) / 8 * 8;
+  const std::array<std::int64_t, 4> sizes{tokens + 1, next_eight, at_full_length, tokens + random.between(1, 40)};
+  step.num_actual_tokens = clamp_length(std::max(tokens, sizes[static_cast<std::size_t>(random.below(4))]));
+}
+
 bool is_builder_kind(Error::Kind kind) noexcept { return kind < Error::out_of_memory; }
 
 Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) {
@@ -293,8 +307,8 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.query_start_loc = offsets;
       step.num_actual_tokens = offsets.back();
       break;
-    case Error::token_count_mismatch:
-      step.num_actual_tokens = batch.num_actual_tokens + (random.chance(50) ? by : -by);
+    case Error::token_count_too_small:
+      step.num_actual_tokens = batch.num_actual_tokens - by;
       break;
     case Error::negative_max_query_len:
       step.max_query_len = -by;
@@ -354,6 +368,10 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       insert_request(step, first_extend, step.requests[first_extend]);
       break;
     case Error::capacity_exceeded:
+      if (random.chance(30)) {
+        step.num_actual_tokens = clamp_length(batch.num_actual_tokens + max_entries + by);
+        break;
+      }
       step.config.workspace_tokens = 2147483647;
       step.requests[first_extend].seq_len = clamp_length(max_entries + by + threshold + 3);
       break;

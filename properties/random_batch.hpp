@@ -16,7 +16,8 @@ class Random {
   explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
 
   std::uint64_t next() noexcept;
-  /// From 0 to bound - 1; 0 where there is nothing below: bounds come from settings, and those may be broken on purpose.
+  /// From 0 to bound - 1; 0 where there is nothing below: bounds come from settings, and those may be broken on
+  /// purpose.
   std::int64_t below(std::int64_t bound) noexcept;
   /// From low to high, both included; low where high is below it.
   std::int64_t between(std::int64_t low, std::int64_t high) noexcept { return low + below(high - low + 1); }
@@ -48,6 +49,10 @@ class Random {
 
 /// One to `max_steps` steps; behind the first often a smaller one.
 [[nodiscard]] batchtext::Case draw_case(Random& random, int max_steps);
+
+/// Makes num_actual_tokens that of a step padded to a captured size: above the last offset by a few tokens, up to the
+/// next multiple of 8, or to every row at the longest one's length.
+void pad_to_captured_size(Random& random, batchtext::Step& step);
 
 /// A step that breaks the rule of `kind`, one of the builder's, when built with `max_entries`.
 [[nodiscard]] batchtext::Step draw_malformed(Random& random, attn::Error::Kind kind, std::int64_t max_entries);

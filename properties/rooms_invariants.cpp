@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <vector>
 
 namespace properties {
@@ -63,19 +64,21 @@ Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> wr
   return Difference{std::string{what}, "wrote to its output before it refused"};
 }
 
-/// Token counts that are neither the offsets' nor, with padding at full length, a captured one's.
+/// Token counts below the last offset, and flags for another number of requests.
 Verdict two_way_refuses(const Built& built) {
   attn::Batch batch = built.batch;
-  const std::int64_t first = built.rows.empty() ? 0 : built.rows[0].query_len;
-  for (const std::int64_t tokens : {std::int64_t{batch.num_actual_tokens} + 1, std::int64_t{-1}}) {
-    if (tokens > 2147483647 || first * batch.num_reqs == tokens) continue;
+  const std::int64_t last = batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back();
+  for (const std::int64_t tokens : {last - 1, std::int64_t{-1}}) {
     batch.num_actual_tokens = static_cast<std::int32_t>(tokens);
     for (const bool require_uniform : {false, true})
-      if (auto v = expect_refused("two-way split", attn::split_decodes_prefills(batch, require_uniform),
-                                  {Error::token_count_mismatch, -1, tokens, built.batch.num_actual_tokens}))
+      if (auto v = expect_refused("two-way split", attn::split_decodes_prefills(batch, {require_uniform, {}}),
+                                  {Error::token_count_too_small, -1, tokens, last}))
         return v;
   }
-  return std::nullopt;
+  const auto num_flags = static_cast<std::size_t>(built.batch.num_reqs) + 1;
+  const auto flags = std::make_unique<bool[]>(num_flags);
+  return expect_refused("two-way split", attn::split_decodes_prefills(built.batch, {false, {flags.get(), num_flags}}),
+                        {Error::count_mismatch, -1, built.batch.num_reqs + std::int64_t{1}, built.batch.num_reqs});
 }
 
 Verdict prefill_chunks_refuse(std::int64_t count) {
@@ -106,14 +109,21 @@ Verdict prefill_chunks_refuse(std::int64_t count) {
 Verdict reordering_refuses(std::int64_t count) {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(count), 1);
   std::vector<std::int32_t> order(tokens.size(), untouched);
-  if (auto v =
-          expect_refused("reorder", attn::reorder_batch(tokens, std::span{tokens}.first(tokens.size() - 1), 1, order),
-                         {Error::count_mismatch, -1, count - 1, count}))
+  const auto too_few = std::span<const std::int32_t>{tokens}.first(tokens.size() - 1);
+  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, too_few, {}, 1, order),
+                              {Error::count_mismatch, -1, count - 1, count}))
     return v;
+  // No prompt lengths at all are none given.
+  if (!too_few.empty())
+    if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, tokens, too_few, 1, order),
+                                {Error::count_mismatch, -1, count - 1, count}))
+      return v;
   std::vector<std::int32_t> negative = tokens;
   negative.back() = -4;
-  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, 1, order),
-                              {Error::negative_token_count, count - 1, -4, 0}))
+  const Error negative_count{Error::negative_token_count, count - 1, -4, 0};
+  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, {}, 1, order), negative_count)) return v;
+  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, negative, {}, 1, order), negative_count)) return v;
+  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, tokens, negative, 1, order), negative_count))
     return v;
   return expect_untouched("reorder", order);
 }

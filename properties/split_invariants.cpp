@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include <sys/mman.h>
@@ -28,36 +29,38 @@ std::span<const std::int32_t> untouchable(std::size_t count) {
 }
 
 std::string text_of(const attn::DecodePrefillSplit& split) {
-  return fmt::format("{} decodes, {} prefills, {} padding, {} + {} tokens", split.num_decodes, split.num_prefills,
-                     split.num_padding, split.num_decode_tokens, split.num_prefill_tokens);
+  return fmt::format("{} decodes, {} prefills, {} + {} tokens", split.num_decodes, split.num_prefills,
+                     split.num_decode_tokens, split.num_prefill_tokens);
 }
 
-/// The two-way split by its definition.
-attn::DecodePrefillSplit naive_two_way(const std::vector<Row>& rows, std::int32_t threshold, bool require_uniform) {
-  const auto is_short = [&](const Row& row) { return row.query_len <= threshold; };
-  const bool all_short = std::all_of(rows.begin(), rows.end(), is_short);
+/// Which of the requests still compute their prompt: any flags will do, so every third length has one.
+std::unique_ptr<bool[]> some_flags(const std::vector<Row>& rows) {
+  auto flags = std::make_unique<bool[]>(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) flags[i] = (std::int64_t{rows[i].query_len} + rows[i].context) % 3 == 0;
+  return flags;
+}
+
+/// The split in two by its definition: the first row that is a prefill ends the decodes.
+attn::DecodePrefillSplit naive_two_way(const attn::Batch& batch, const std::vector<Row>& rows,
+                                       const attn::DecodePrefillRule& rule) {
+  const std::int32_t threshold = batch.config.decode_threshold;
+  const auto is_long = [&](const Row& row) { return row.query_len > threshold; };
+  const bool any_long = std::any_of(rows.begin(), rows.end(), is_long);
+  // vLLM returns before it asks for uniform rows when all are short, unless drafts make them differ.
+  const bool asks_for_uniform = rule.require_uniform && (any_long || threshold > 1 || !rule.is_prefilling.empty());
   std::size_t num_decodes = 0;
-  if (all_short && (!require_uniform || threshold <= 1)) {
-    num_decodes = rows.size();
-  } else if (!require_uniform) {
-    while (is_short(rows[num_decodes])) ++num_decodes;
-  } else if (!rows.empty() && is_short(rows[0])) {
-    const auto same = [&](const Row& row) { return row.query_len == rows[0].query_len; };
-    const auto same_or_empty = [&](const Row& row) { return same(row) || row.query_len == 0; };
-    num_decodes = std::all_of(rows.begin(), rows.end(), same_or_empty)
-                      ? rows.size()
-                      : static_cast<std::size_t>(std::find_if_not(rows.begin(), rows.end(), same) - rows.begin());
+  std::int64_t num_decode_tokens = 0;
+  for (; num_decodes < rows.size(); ++num_decodes) {
+    const Row& row = rows[num_decodes];
+    const bool is_other = row.query_len != 0 && row.query_len != rows[0].query_len;
+    if (is_long(row) || (asks_for_uniform && is_other)) break;
+    if (!rule.is_prefilling.empty() && rule.is_prefilling[num_decodes]) break;
+    num_decode_tokens += row.query_len;
   }
-  attn::DecodePrefillSplit split;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const bool decode = i < num_decodes;
-    const bool padding = !decode && rows[i].is_padding;
-    split.num_decodes += decode;
-    split.num_padding += padding;
-    split.num_prefills += !decode && !padding;
-    (decode ? split.num_decode_tokens : split.num_prefill_tokens) += rows[i].query_len;
-  }
-  return split;
+  if (num_decodes == rows.size()) num_decode_tokens = batch.num_actual_tokens;
+  return {static_cast<std::int32_t>(num_decodes), static_cast<std::int32_t>(rows.size() - num_decodes),
+          static_cast<std::int32_t>(num_decode_tokens),
+          static_cast<std::int32_t>(batch.num_actual_tokens - num_decode_tokens)};
 }
 
 }  // namespace
@@ -66,10 +69,16 @@ Verdict regions_partition_the_batch(const Built& built) {
   const attn::Split& split = built.metadata.split;
   const std::int64_t reqs =
       std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + split.num_padding;
-  const std::int64_t tokens =
-      std::int64_t{split.num_decode_tokens} + split.num_extend_tokens + split.num_prefill_tokens;
+  const std::int64_t tokens = std::int64_t{split.num_decode_tokens} + split.num_extend_tokens +
+                              split.num_prefill_tokens + split.num_padding_tokens;
   if (auto v = compare("sum of region counts and padding", reqs, built.batch.num_reqs)) return v;
-  if (auto v = compare("sum of region tokens", tokens, built.batch.num_actual_tokens)) return v;
+  if (auto v = compare("sum of region and padding tokens", tokens, built.batch.num_actual_tokens)) return v;
+  std::int64_t surplus = built.batch.num_actual_tokens;
+  for (const Row& row : built.rows) surplus -= row.query_len;
+  const bool any_long = std::any_of(built.rows.begin(), built.rows.end(), [&](const Row& row) {
+    return row.query_len > built.batch.config.decode_threshold;
+  });
+  if (auto v = compare("num_padding_tokens", split.num_padding_tokens, any_long ? surplus : 0)) return v;
   const auto three_way = attn::split_decodes_extends_prefills(built.batch);
   if (!three_way) return Difference{"split", attn::message(three_way.error()) + ", but the builder built it"};
   if (!(*three_way == split)) return Difference{"split", "differs from the builder's"};
@@ -77,7 +86,8 @@ Verdict regions_partition_the_batch(const Built& built) {
     std::string_view name;
     const attn::Region& region;
     std::int32_t first_req, num_reqs, num_tokens;
-  } regions[]{{"decode", built.metadata.decode, 0, split.num_decodes, split.num_decode_tokens},
+  } regions[]{{"decode", built.metadata.decode, 0, split.num_decodes,
+               split.num_decode_tokens - static_cast<std::int32_t>(any_long ? 0 : surplus)},
               {"extend", built.metadata.extend, split.num_decodes, split.num_extends, split.num_extend_tokens},
               {"prefill", built.metadata.prefill, split.num_decodes + split.num_extends, split.num_prefills,
                split.num_prefill_tokens}};
@@ -139,27 +149,19 @@ Verdict decode_only_split_reads_no_length(const Built& built) {
 }
 
 Verdict two_way_split_counts_leading_decodes(const Built& built) {
-  const auto& rows = built.rows;
+  const auto flags = some_flags(built.rows);
   for (const bool require_uniform : {false, true}) {
-    const auto expected = naive_two_way(rows, built.batch.config.decode_threshold, require_uniform);
-    const auto found = attn::split_decodes_prefills(built.batch, require_uniform);
-    const char* const where = require_uniform ? "require_uniform" : "any length";
-    if (!found) return Difference{where, attn::message(found.error())};
-    if (!(*found == expected))
-      return Difference{where, fmt::format("{}, expected {}", text_of(*found), text_of(expected))};
-    if (expected.num_decodes != built.batch.num_reqs || built.batch.num_reqs == 0) continue;
-    // A captured graph counts its padding at full length.
-    const auto uniform = rows[0].query_len;
-    const bool is_uniform = std::all_of(rows.begin(), rows.end(),
-                                        [&](const Row& row) { return row.query_len == uniform || row.query_len == 0; });
-    const std::int64_t captured = std::int64_t{uniform} * built.batch.num_reqs;
-    if (!is_uniform || captured > 2147483647) continue;
-    attn::Batch graph = built.batch;
-    graph.num_actual_tokens = static_cast<std::int32_t>(captured);
-    const auto padded = attn::split_decodes_prefills(graph, require_uniform);
-    if (!padded) return Difference{"captured size", attn::message(padded.error())};
-    if (auto v = compare("captured tokens", padded->num_decode_tokens, captured)) return v;
-    if (auto v = compare("captured decodes", padded->num_decodes, built.batch.num_reqs)) return v;
+    for (const bool with_flags : {false, true}) {
+      attn::DecodePrefillRule rule{require_uniform, {}};
+      if (with_flags) rule.is_prefilling = {flags.get(), built.rows.size()};
+      const auto expected = naive_two_way(built.batch, built.rows, rule);
+      const auto found = attn::split_decodes_prefills(built.batch, rule);
+      const std::string where =
+          fmt::format("require_uniform {}, is_prefilling {}", require_uniform, with_flags ? "given" : "not given");
+      if (!found) return Difference{where, attn::message(found.error())};
+      if (!(*found == expected))
+        return Difference{where, fmt::format("{}, expected {}", text_of(*found), text_of(expected))};
+    }
   }
   return std::nullopt;
 }
@@ -198,34 +200,50 @@ Verdict prefill_chunks_are_the_longest_that_fit(const Built& built) {
                  static_cast<std::int64_t>(seq_lens.size()));
 }
 
-Verdict reordering_moves_only_the_misplaced(const Built& built) {
-  // The batch's own rows are in order already; taken back to front they are not.
-  const auto& rows = built.rows;
-  const std::size_t count = rows.size();
-  std::vector<std::int32_t> scheduled(count), computed(count), order(count, -1);
-  for (std::size_t i = 0; i < count; ++i) {
-    scheduled[i] = rows[count - 1 - i].query_len;
-    computed[i] = rows[count - 1 - i].context;
+namespace {
+
+/// A queue made of the batch's rows, last row first, so that it is out of order.
+struct Queue {
+  std::vector<std::int32_t> scheduled, computed, prompt;
+  std::int32_t threshold = 0;
+
+  Queue(const Built& built, bool with_prompts) : threshold(built.batch.config.decode_threshold) {
+    for (auto row = built.rows.rbegin(); row != built.rows.rend(); ++row) {
+      scheduled.push_back(row->query_len);
+      computed.push_back(row->context);
+      // One token below what is computed, as much, or one above.
+      const std::int64_t near = std::int64_t{row->context} + row->query_len % 3 - 1;
+      if (with_prompts) prompt.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(near, 0, 2147483647)));
+    }
   }
-  const std::int32_t threshold = built.batch.config.decode_threshold;
-  const auto rank = [&](std::size_t req) { return computed[req] == 0 ? 2 : scheduled[req] > threshold ? 1 : 0; };
-  const auto modified = attn::reorder_batch(scheduled, computed, threshold, order);
+  /// The region that a request belongs to: decode, short extend, long extend, prefill.
+  [[nodiscard]] int region_of(std::size_t req) const {
+    if (computed[req] == 0) return 3;
+    if (scheduled[req] > threshold) return 2;
+    return !prompt.empty() && computed[req] < prompt[req] ? 1 : 0;
+  }
+};
+
+Verdict check_order(const Queue& queue) {
+  const std::size_t count = queue.scheduled.size();
+  std::vector<std::int32_t> order(count, -1);
+  const auto modified = attn::reorder_batch(queue.scheduled, queue.computed, queue.prompt, queue.threshold, order);
   if (!modified) return Difference{"reorder", attn::message(modified.error())};
 
   std::vector<bool> placed(count);
   std::vector<int> sorted(count);
-  for (std::size_t i = 0; i < count; ++i) sorted[i] = rank(i);
+  for (std::size_t i = 0; i < count; ++i) sorted[i] = queue.region_of(i);
   std::sort(sorted.begin(), sorted.end());
   bool moved = false;
-  std::vector<std::int32_t> last_moved(3, -1);
+  std::vector<std::int32_t> last_moved(4, -1);
   for (std::size_t i = 0; i < count; ++i) {
     const auto req = static_cast<std::size_t>(order[i]);
     const auto position = static_cast<std::int64_t>(i);
     if (req >= count || placed[req])
       return Difference{fmt::format("order[{}]", i), fmt::format("{} is no request or placed twice", order[i])};
     placed[req] = true;
-    if (auto v = compare_at("position", position, "class", rank(req), sorted[i])) return v;
-    if (rank(i) == sorted[i]) {
+    if (auto v = compare_at("position", position, "region", queue.region_of(req), sorted[i])) return v;
+    if (queue.region_of(i) == sorted[i]) {
       if (auto v = compare_at("position", position, "in place already", order[i], position)) return v;
       continue;
     }
@@ -233,10 +251,21 @@ Verdict reordering_moves_only_the_misplaced(const Built& built) {
     std::int32_t& last = last_moved[static_cast<std::size_t>(sorted[i])];
     if (order[i] < last)
       return Difference{fmt::format("order[{}]", i),
-                        fmt::format("request {} overtakes request {} of its class", order[i], last)};
+                        fmt::format("request {} overtakes request {} of its region", order[i], last)};
     last = order[i];
   }
   return compare("modified", *modified, moved);
+}
+
+}  // namespace
+
+Verdict reordering_moves_only_the_misplaced(const Built& built) {
+  for (const bool with_prompts : {false, true}) {
+    auto verdict = check_order(Queue{built, with_prompts});
+    if (verdict && with_prompts) verdict->where += ", with prompt lengths";
+    if (verdict) return verdict;
+  }
+  return std::nullopt;
 }
 
 }  // namespace properties

@@ -57,6 +57,8 @@ Verdict metadata_equals_the_naive_one(const Built& built) {
                               expected.decode.num_reqs + expected.extend.num_reqs))
     return v;
   if (auto v = compare("num_padding", found.split.num_padding, expected.num_padding)) return v;
+  if (auto v = compare("num_decode_tokens", found.split.num_decode_tokens, expected.num_decode_tokens)) return v;
+  if (auto v = compare("num_padding_tokens", found.split.num_padding_tokens, expected.num_padding_tokens)) return v;
   if (auto v = compare("num_kv_tokens", found.num_kv_tokens, expected.num_kv_tokens)) return v;
   if (auto v = compare("num_chunks", found.context.num_chunks, static_cast<std::int64_t>(expected.passes.size())))
     return v;

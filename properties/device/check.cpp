@@ -76,7 +76,7 @@ class Subject {
   }
   [[nodiscard]] Verdict compare_with(const Downloaded& found) const {
     if (!reference_) return Difference{"the CPU path", attn::message(reference_.error())};
-    return compare(found, Expected{batch_->reference(), *host_, *reference_});
+    return compare(found, Expected{batch_->reference(), *host_, *reference_, batch_->num_clamped()});
   }
 
  private:
@@ -208,7 +208,7 @@ struct Queued {
 /// bounds; the last row turned to padding; two rows of a class exchanged.
 std::vector<batchtext::Step> variants_of(const batchtext::Step& step) {
   std::vector<batchtext::Step> variants;
-  const bool follows_requests = !step.query_start_loc && !step.num_reqs && !step.num_actual_tokens &&
+  const bool follows_requests = !step.query_start_loc && !step.num_reqs &&
                                 step.seq_lens.source == batchtext::Lens::from_batch &&
                                 step.seq_lens_upper_bound.source != batchtext::Lens::raw && !step.requests.empty();
   if (!follows_requests) return variants;

@@ -1,6 +1,7 @@
 #include "properties/device/expect.hpp"
 
 #include "properties/compare.hpp"
+#include "properties/naive.hpp"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,9 @@ Verdict compare_scalars(const attn::device::DeviceScalars& found, const Expected
   const auto window = exact.window.value_or(attn::SlidingWindow{});
   if (auto v = properties::compare("scalars.window_total_tokens", found.window_total_tokens, window.total_tokens))
     return v;
-  return properties::compare("scalars.window_max_seq_len", found.window_max_seq_len, window.max_seq_len);
+  if (auto v = properties::compare("scalars.window_max_seq_len", found.window_max_seq_len, window.max_seq_len))
+    return v;
+  return properties::compare("scalars.num_clamped", found.num_clamped, expected.num_clamped);
 }
 
 /// A pass that both have.
@@ -121,15 +124,14 @@ Verdict compare_window(const std::optional<attn::SlidingWindow>& found, const st
 Verdict compare_rows(const Downloaded& found, const attn::Batch& batch) {
   std::vector<std::int32_t> seq_lens;
   std::vector<std::int32_t> positions;
-  const Ints lens = batch.best_seq_lens();
-  const std::int32_t num_unpadded = lens.empty() ? 0 : attn::num_unpadded_reqs(batch);
-  for (std::int32_t req = 0; req < num_unpadded; ++req) {
-    const std::int32_t len = lens[static_cast<std::size_t>(req)];
-    seq_lens.push_back(len);
-    const std::int32_t context = attn::context_len(batch.query_len(req), len);
-    for (std::int32_t token = 0; token < batch.query_len(req); ++token) positions.push_back(context + token);
+  if (!batch.seq_lens.empty() || !batch.seq_lens_upper_bound.empty()) {
+    for (const naive::Row& row : naive::rows_of(batch)) {
+      seq_lens.push_back(row.is_padding ? 0 : *row.seq_len);
+      for (std::int32_t token = 0; token < row.query_len; ++token) positions.push_back(row.context + token);
+    }
+    // Surplus tokens belong to no request.
+    positions.resize(static_cast<std::size_t>(batch.num_actual_tokens), 0);
   }
-  if (!lens.empty()) seq_lens.resize(static_cast<std::size_t>(batch.num_reqs), 0);
   if (auto v = properties::compare("seq_lens", found.seq_lens, Ints{seq_lens})) return v;
   return properties::compare("positions", found.positions, Ints{positions});
 }
@@ -167,7 +169,8 @@ Verdict compare(const Downloaded& found, const Downloaded& expected) {
   if (auto v = properties::compare("scalars.num_chunks", a.num_chunks, b.num_chunks)) return v;
   if (auto v = properties::compare("scalars.window_total_tokens", a.window_total_tokens, b.window_total_tokens))
     return v;
-  return properties::compare("scalars.window_max_seq_len", a.window_max_seq_len, b.window_max_seq_len);
+  if (auto v = properties::compare("scalars.window_max_seq_len", a.window_max_seq_len, b.window_max_seq_len)) return v;
+  return properties::compare("scalars.num_clamped", a.num_clamped, b.num_clamped);
 }
 
 }  // namespace properties::device

@@ -10,6 +10,7 @@ struct Expected {
   const attn::Batch& batch;         ///< DeviceBatch::reference()
   const attn::Metadata& host;       ///< of DeviceBatch::host(): sizes, and the numbers the host knows
   const attn::Metadata& reference;  ///< of DeviceBatch::reference(): the values
+  std::int32_t num_clamped = 0;     ///< DeviceBatch::num_clamped()
 };
 
 /// Where a build's metadata differs from the CPU path's, element by element. Passes beyond the exact number have to be

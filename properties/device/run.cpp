@@ -92,9 +92,13 @@ std::unique_ptr<DeviceBatch> DeviceBatch::make(const batchtext::Step& step, Leng
     host.seq_lens_upper_bound = made->bounds_;
   }
   made->reference_lens_.assign(all.seq_lens.begin(), all.seq_lens.end());
-  for (std::size_t i = 0; i < made->reference_lens_.size(); ++i) {
+  bool is_padding = true;
+  for (std::size_t i = made->reference_lens_.size(); i-- > 0;) {
     std::int32_t& len = made->reference_lens_[i];
-    len = std::max(std::min(len, bound_of(host, i)), 0);
+    const std::int32_t clamped = std::max(std::min(len, bound_of(host, i)), 0);
+    is_padding = is_padding && all.query_start_loc[i] == all.query_start_loc[i + 1];
+    made->num_clamped_ += !is_padding && clamped != len;
+    len = clamped;
   }
   made->reference_ = host;
   made->reference_.seq_lens = made->reference_lens_;

@@ -70,6 +70,8 @@ class DeviceBatch {
   /// The same with the lengths the device uses, each within its bound: what the CPU path gets for comparison.
   [[nodiscard]] const attn::Batch& reference() const { return reference_; }
   [[nodiscard]] const attn::device::DeviceLengths& lengths() const { return lengths_; }
+  /// Requests that are not padding whose length on the device is not the one in `reference`.
+  [[nodiscard]] std::int32_t num_clamped() const { return num_clamped_; }
   [[nodiscard]] LengthKind kind() const { return kind_; }
 
   /// Copies the lengths of all requests but padding to the device, on a stream of their own; `lengths().ready` is
@@ -85,6 +87,7 @@ class DeviceBatch {
   attn::Batch reference_;
   std::vector<std::int32_t> bounds_;  ///< what the device may not exceed, where the step has none
   std::vector<std::int32_t> reference_lens_;
+  std::int32_t num_clamped_ = 0;
   std::vector<std::int32_t> device_values_;
   std::unique_ptr<Stream> stream_;
   std::int32_t* data_ = nullptr;

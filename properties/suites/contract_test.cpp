@@ -151,7 +151,7 @@ TEST(Contract, malformed_offsets_have_an_error_each) {
   EXPECT_EQ(Built{"query_start_loc 1 2"}.error(), (Error{Error::offsets_start, 0, 1, 0}));
   EXPECT_EQ(Built{"query_start_loc 0 4 3\nnum_actual_tokens 3"}.error(), (Error{Error::offsets_decreasing, 2, 3, 4}));
   EXPECT_EQ(Built{"query_start_loc 0 4\nnum_reqs 2"}.error(), (Error{Error::offsets_count, -1, 2, 3}));
-  EXPECT_EQ(Built{"query_start_loc 0 4\nnum_actual_tokens 5"}.error(), (Error{Error::token_count_mismatch, -1, 5, 4}));
+  EXPECT_EQ(Built{"query_start_loc 0 4\nnum_actual_tokens 3"}.error(), (Error{Error::token_count_too_small, -1, 3, 4}));
   EXPECT_EQ(Built{"num_reqs -2"}.error(), (Error{Error::negative_num_reqs, -1, -2, 0}));
   EXPECT_EQ(Built{"query_start_loc 0 -2147483648 2147483647"}.error(),
             (Error{Error::offsets_decreasing, 1, -2147483648, 0}));
@@ -164,6 +164,35 @@ TEST(Contract, malformed_lengths_have_an_error_each) {
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens_upper_bound 9 8"}.error(), (Error{Error::seq_len_above_bound, 1, 9, 8}));
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens 9"}.error(), (Error{Error::seq_lens_count, -1, 1, 2}));
   EXPECT_EQ(Built{"batch 2q3s9\nseq_lens_upper_bound 9 9 9"}.error(), (Error{Error::upper_bound_count, -1, 3, 2}));
+}
+
+// Both of vLLM's runners hand over the token count of the captured size while padding rows repeat the last offset.
+TEST(Contract, tokens_above_the_last_offset_are_the_decodes_or_nobodys) {
+  const Built decodes{"batch 3q1s9_q0s0\nnum_actual_tokens 4"};
+  EXPECT_EQ(decodes->split, (Split{.num_decodes = 4, .num_decode_tokens = 4}));
+  EXPECT_EQ(decodes->decode.num_tokens, 3) << "a region has the tokens of its requests";
+  EXPECT_EQ(list(decodes->decode.query_start_loc), (Ints{0, 1, 2, 3, 3}));
+  const Built mixed{"batch q1s9_q4s9_q5_q0\nnum_actual_tokens 16"};
+  EXPECT_EQ(mixed->split.num_prefill_tokens, 5);
+  EXPECT_EQ(mixed->split.num_padding_tokens, 6);
+  EXPECT_EQ(mixed->num_kv_tokens, 23);
+}
+
+TEST(Contract, surplus_tokens_count_towards_the_limit_of_entries) {
+  attn::MetadataBuilder builder{100};
+  const auto entries_of = [&](std::int32_t num_actual_tokens) {
+    const Ints offsets{0, 1};
+    attn::Batch batch;
+    batch.num_reqs = 1;
+    batch.query_start_loc = offsets;
+    batch.num_actual_tokens = num_actual_tokens;
+    batch.max_query_len = 1;
+    return builder.build(batch);
+  };
+  // Four offsets of three regions, and token_start's one.
+  EXPECT_TRUE(entries_of(1 + 95));
+  EXPECT_EQ(entries_of(1 + 96).error(), (Error{Error::capacity_exceeded, -1, 101, 100}));
+  EXPECT_EQ(entries_of(2147483647).error(), (Error{Error::capacity_exceeded, -1, 2147483651, 100}));
 }
 
 TEST(Contract, settings_below_zero_have_an_error_each) {

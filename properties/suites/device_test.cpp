@@ -385,6 +385,40 @@ TEST_F(Device, a_builder_that_ends_waits_for_what_is_queued) {
   EXPECT_EQ(hipStreamSynchronize(stream.get()), hipSuccess);
 }
 
+/// The host's bounds were not advanced by the two tokens just accepted.
+TEST_F(Device, lengths_above_their_bounds_are_counted) {
+  for (const auto& [lens, clamped] : {std::pair{"32 42", 2}, {"30 42", 1}, {"30 40", 0}, {"-1 40", 1}}) {
+    const auto step = step_of(std::string{"batch q1s30_q8s40\nseq_lens_upper_bound 30 40\nseq_lens "} + lens);
+    const auto batch = device::DeviceBatch::make(step, device::LengthKind::exact);
+    ASSERT_TRUE(batch);
+    const auto capacity = attn::device::required_capacity(batch->host());
+    ASSERT_TRUE(capacity) << attn::message(capacity.error());
+    auto builder = DeviceMetadataBuilder::create(*capacity);
+    ASSERT_TRUE(builder);
+    batch->upload();
+    const device::Stream stream;
+    const auto built = builder->build(batch->host(), batch->lengths(), stream.get());
+    ASSERT_TRUE(built) << attn::message(built.error());
+    EXPECT_EQ(device::download(*built, stream).scalars.num_clamped, clamped) << lens;
+  }
+}
+
+/// A decode step padded to a captured size of 8 tokens.
+TEST_F(Device, tokens_that_no_request_owns_have_position_0) {
+  const batchtext::Arrays arrays{step_of("batch 2q1s9_q1s4_q0\nnum_actual_tokens 8")};
+  const auto capacity = attn::device::required_capacity(arrays.batch());
+  ASSERT_TRUE(capacity);
+  EXPECT_EQ(capacity->max_query_tokens, 8);
+  auto builder = DeviceMetadataBuilder::create(*capacity);
+  ASSERT_TRUE(builder);
+  const device::Stream stream;
+  const auto built = builder->build(arrays.batch(), {}, stream.get());
+  ASSERT_TRUE(built) << attn::message(built.error());
+  const auto found = device::download(*built, stream);
+  EXPECT_EQ(std::vector<std::int32_t>(found.positions.begin(), found.positions.end()),
+            (std::vector<std::int32_t>{8, 8, 3, 0, 0, 0, 0, 0}));
+}
+
 /// What the device may find in lengths that nobody checked: every value stays inside the arrays.
 TEST_F(Device, lengths_out_of_range_count_as_the_nearest_that_is_not) {
   for (const char* lens : {"-1 -5 2147483647 -2147483648 9 0", "2147483647 2147483647 2147483647 2147483647 0 1"}) {
@@ -407,7 +441,7 @@ TEST_F(Device, lengths_out_of_range_count_as_the_nearest_that_is_not) {
       const auto reference = reference_builder.build(batch->reference());
       ASSERT_TRUE(host && reference);
       const auto found = device::download(*built, stream);
-      const auto differs = device::compare(found, {batch->reference(), *host, *reference});
+      const auto differs = device::compare(found, {batch->reference(), *host, *reference, batch->num_clamped()});
       EXPECT_FALSE(differs) << text << ": " << differs->where << ": " << differs->what;
     }
   }

@@ -45,9 +45,9 @@ TEST(Regression, arithmetic_of_the_harness_at_the_ends_of_int32) {
 TEST(Regression, token_count_of_minus_one) {
   attn::Batch batch;
   batch.num_actual_tokens = -1;
-  const auto split = attn::split_decodes_prefills(batch, false);
+  const auto split = attn::split_decodes_prefills(batch, {});
   ASSERT_FALSE(split);
-  EXPECT_EQ(split.error(), (attn::Error{attn::Error::token_count_mismatch, -1, -1, 0}));
+  EXPECT_EQ(split.error(), (attn::Error{attn::Error::token_count_too_small, -1, -1, 0}));
 }
 
 // Found by review: the product of requests and columns wrapped to the size of an empty table, which was then read.

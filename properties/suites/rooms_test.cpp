@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -22,40 +24,86 @@ batchtext::Step step_of(std::string_view text) {
   return parsed->steps.front();
 }
 
+constexpr bool uniform = true;
+constexpr bool any_length = false;
+
 tl::expected<DecodePrefillSplit, Error> two_way(std::string_view text, bool require_uniform) {
   const batchtext::Arrays arrays{step_of(text)};
-  return attn::split_decodes_prefills(arrays.batch(), require_uniform);
+  return attn::split_decodes_prefills(arrays.batch(), {require_uniform, {}});
 }
 
 TEST(TwoWaySplit, counts_leading_short_rows) {
-  EXPECT_EQ(two_way("decode_threshold 3\nbatch q1s9_q3s9_q4s9_q1s9", false), (DecodePrefillSplit{2, 2, 0, 4, 5}));
-  EXPECT_EQ(two_way("batch q4s9_q1s9", false), (DecodePrefillSplit{0, 2, 0, 0, 5}));
+  EXPECT_EQ(two_way("decode_threshold 3\nbatch q1s9_q3s9_q4s9_q1s9", any_length), (DecodePrefillSplit{2, 2, 4, 5}));
+  EXPECT_EQ(two_way("batch q4s9_q1s9", any_length), (DecodePrefillSplit{0, 2, 0, 5}));
 }
 
 TEST(TwoWaySplit, uniform_rows_are_as_long_as_the_first) {
-  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", true), (DecodePrefillSplit{2, 1, 0, 6, 2}));
-  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", false), (DecodePrefillSplit{3, 0, 0, 8, 0}));
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", uniform), (DecodePrefillSplit{2, 1, 6, 2}));
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q2s9", any_length), (DecodePrefillSplit{3, 0, 8, 0}));
 }
 
 TEST(TwoWaySplit, padding_of_a_uniform_batch_is_decode) {
-  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0", true), (DecodePrefillSplit{3, 0, 0, 6, 0}));
-  // Captured graphs count the padding at full length.
-  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 9", true),
-            (DecodePrefillSplit{3, 0, 0, 9, 0}));
-  const auto wrong = two_way("decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens 8", true);
-  ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error(), (Error{Error::token_count_mismatch, -1, 8, 6}));
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch 2q3s9_q0", uniform), (DecodePrefillSplit{3, 0, 6, 0}));
+  // Captured graphs count the padding at full length, or the tokens of any captured size.
+  for (const auto& [tokens, counted] : {std::pair{"9", 9}, {"8", 8}, {"64", 64}})
+    EXPECT_EQ(two_way(std::string{"decode_threshold 4\nbatch 2q3s9_q0\nnum_actual_tokens "} + tokens, uniform),
+              (DecodePrefillSplit{3, 0, counted, 0}));
 }
 
-TEST(TwoWaySplit, padding_behind_prefills_is_counted_apart) {
-  EXPECT_EQ(two_way("batch q1s9_q4_2q0", false), (DecodePrefillSplit{1, 1, 2, 1, 4}));
+// vLLM 0.31 and later; before that the first empty row ended the decodes.
+TEST(TwoWaySplit, empty_rows_among_uniform_decodes_are_skipped) {
+  EXPECT_EQ(two_way("decode_threshold 4\nbatch q3_2q0_q20", uniform), (DecodePrefillSplit{3, 1, 3, 20}));
+}
+
+TEST(TwoWaySplit, prefills_take_padding_rows_and_surplus_tokens) {
+  EXPECT_EQ(two_way("batch q1s9_q4_2q0", any_length), (DecodePrefillSplit{1, 3, 1, 4}));
+  const std::string three_and_one = "decode_threshold 4\nbatch q3_q1_2q0\nnum_actual_tokens 8";
+  EXPECT_EQ(two_way(three_and_one, any_length), (DecodePrefillSplit{4, 0, 8, 0}));
+  EXPECT_EQ(two_way(three_and_one, uniform), (DecodePrefillSplit{1, 3, 3, 5}));
+  EXPECT_EQ(two_way("batch q1_q5_2q0\nnum_actual_tokens 8", any_length), (DecodePrefillSplit{1, 3, 1, 7}));
+  EXPECT_EQ(two_way("num_actual_tokens 4", any_length), (DecodePrefillSplit{0, 0, 4, 0}));
+}
+
+TEST(TwoWaySplit, a_request_that_computes_its_prompt_is_a_prefill_however_short) {
+  const batchtext::Arrays arrays{step_of("decode_threshold 2\nbatch q2s9_q1s9_q2s9_q7")};
+  const bool flags[]{false, true, false, true};
+  EXPECT_EQ(attn::split_decodes_prefills(arrays.batch(), {any_length, flags}), (DecodePrefillSplit{1, 3, 2, 10}));
+  const bool none[]{false, false, false, false};
+  EXPECT_EQ(attn::split_decodes_prefills(arrays.batch(), {any_length, none}), (DecodePrefillSplit{3, 1, 5, 7}));
+  EXPECT_EQ(attn::split_decodes_prefills(arrays.batch(), {any_length, std::span{flags}.first(3)}).error(),
+            (Error{Error::count_mismatch, -1, 3, 4}));
 }
 
 TEST(TwoWaySplit, refuses_malformed_offsets) {
-  const auto split = two_way("query_start_loc 0 4 3\nnum_actual_tokens 3", false);
+  const auto split = two_way("query_start_loc 0 4 3\nnum_actual_tokens 3", any_length);
   ASSERT_FALSE(split);
   EXPECT_EQ(split.error().kind, Error::offsets_decreasing);
-  EXPECT_EQ(attn::split_decodes_prefills(attn::Batch{}, true), DecodePrefillSplit{});
+  EXPECT_EQ(two_way("batch 2q3s9\nnum_actual_tokens 5", any_length).error(),
+            (Error{Error::token_count_too_small, -1, 5, 6}));
+  EXPECT_EQ(attn::split_decodes_prefills(attn::Batch{}, {uniform, {}}), DecodePrefillSplit{});
+}
+
+// What both of vLLM's runners hand over when a step is padded to a captured size.
+TEST(ThreeWaySplit, surplus_tokens_are_the_decodes_or_nobodys) {
+  const auto three_way = [](std::string_view text) {
+    const batchtext::Arrays arrays{step_of(text)};
+    return attn::split_decodes_extends_prefills(arrays.batch());
+  };
+  EXPECT_EQ(three_way("batch 3q1s9_q0s0\nnum_actual_tokens 4"),
+            (attn::Split{.num_decodes = 4, .num_decode_tokens = 4}));
+  EXPECT_EQ(three_way("batch q1_q0\nnum_actual_tokens 2"), (attn::Split{.num_decodes = 2, .num_decode_tokens = 2}));
+  // By the rows: the stated maximum is that of the captured size.
+  EXPECT_EQ(three_way("batch q1_q0\nnum_actual_tokens 2\nmax_query_len 2"),
+            (attn::Split{.num_decodes = 2, .num_decode_tokens = 2}));
+  EXPECT_EQ(three_way("batch q1s9_q4s9_q5_q0\nnum_actual_tokens 16"), (attn::Split{.num_decodes = 1,
+                                                                                   .num_extends = 1,
+                                                                                   .num_prefills = 1,
+                                                                                   .num_padding = 1,
+                                                                                   .num_decode_tokens = 1,
+                                                                                   .num_extend_tokens = 4,
+                                                                                   .num_prefill_tokens = 5,
+                                                                                   .num_padding_tokens = 6}));
+  EXPECT_EQ(three_way("batch q1s9\nnum_actual_tokens 0").error(), (Error{Error::token_count_too_small, -1, 0, 1}));
 }
 
 TEST(ThreeWaySplit, refuses_what_it_reads) {
@@ -94,10 +142,19 @@ TEST(Reorder, moves_as_few_as_possible) {
   const Ints scheduled{8, 1, 1, 9, 1};
   const Ints computed{0, 5, 5, 7, 0};
   Ints order(5, -1);
-  const auto modified = attn::reorder_batch(scheduled, computed, 1, order);
-  EXPECT_EQ(modified, true);
+  EXPECT_EQ(attn::reorder_batch(scheduled, computed, {}, 1, order), true);
   EXPECT_EQ(order, (Ints{2, 1, 3, 0, 4}));
-  EXPECT_EQ(attn::reorder_batch({}, {}, 1, {}), false);
+  EXPECT_EQ(attn::reorder_batch({}, {}, {}, 1, {}), false);
+}
+
+// As vLLM 0.33.0 orders them: decode, short extend, long extend, prefill.
+TEST(Reorder, short_pieces_of_a_prompt_stand_between_decodes_and_long_ones) {
+  const Ints scheduled{1, 4, 1, 4, 4, 4};
+  const Ints computed{0, 0, 35, 0, 9, 21};
+  const Ints prompt{1, 9, 41, 8, 13, 1};
+  Ints order(6, -1);
+  EXPECT_EQ(attn::reorder_batch(scheduled, computed, prompt, 4, order), true);
+  EXPECT_EQ(order, (Ints{5, 4, 2, 3, 0, 1}));
 }
 
 TEST(Reorder, refuses_bad_counts_before_it_writes) {
@@ -105,12 +162,15 @@ TEST(Reorder, refuses_bad_counts_before_it_writes) {
   const Ints one{1};
   const Ints negative{1, -2};
   Ints order(2, 77);
-  EXPECT_EQ(attn::reorder_batch(two, one, 1, order).error(), (Error{Error::count_mismatch, -1, 1, 2}));
-  EXPECT_EQ(attn::reorder_batch(two, two, 1, std::span{order}.first(1)).error(),
-            (Error{Error::count_mismatch, -1, 1, 2}));
-  EXPECT_EQ(attn::reorder_batch(two, two, -1, order).error(), (Error{Error::invalid_decode_threshold, -1, -1, 0}));
-  EXPECT_EQ(attn::reorder_batch(negative, two, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
-  EXPECT_EQ(attn::reorder_batch(two, negative, 1, order).error(), (Error{Error::negative_token_count, 1, -2, 0}));
+  const Error mismatch{Error::count_mismatch, -1, 1, 2};
+  const Error negative_count{Error::negative_token_count, 1, -2, 0};
+  EXPECT_EQ(attn::reorder_batch(two, one, {}, 1, order).error(), mismatch);
+  EXPECT_EQ(attn::reorder_batch(two, two, one, 1, order).error(), mismatch);
+  EXPECT_EQ(attn::reorder_batch(two, two, {}, 1, std::span{order}.first(1)).error(), mismatch);
+  EXPECT_EQ(attn::reorder_batch(two, two, {}, -1, order).error(), (Error{Error::invalid_decode_threshold, -1, -1, 0}));
+  EXPECT_EQ(attn::reorder_batch(negative, two, {}, 1, order).error(), negative_count);
+  EXPECT_EQ(attn::reorder_batch(two, negative, {}, 1, order).error(), negative_count);
+  EXPECT_EQ(attn::reorder_batch(two, two, negative, 1, order).error(), negative_count);
   EXPECT_EQ(order, (Ints{77, 77}));
 }
 

@@ -88,7 +88,7 @@ std::optional<Error> check_offsets(const Batch& batch) noexcept {
     longest = std::max(longest, static_cast<std::uint32_t>(offsets[i]) - static_cast<std::uint32_t>(offsets[i - 1]));
   }
   if (decreasing) return first_decrease(offsets);
-  if (batch.num_actual_tokens != last) return Error{Error::token_count_mismatch, -1, batch.num_actual_tokens, last};
+  if (batch.num_actual_tokens < last) return Error{Error::token_count_too_small, -1, batch.num_actual_tokens, last};
   // Before the longest request is looked for: there may be none.
   if (batch.max_query_len < 0) return Error{Error::negative_max_query_len, -1, batch.max_query_len, 0};
   const auto longest_query = static_cast<std::int32_t>(longest);
@@ -113,6 +113,10 @@ std::optional<Error> check_lengths(const Batch& batch) noexcept {
   std::size_t i = 0;
   while (exact[i] <= bound[i]) ++i;
   return Error{Error::seq_len_above_bound, static_cast<std::int64_t>(i), exact[i], bound[i]};
+}
+
+std::int32_t num_surplus_tokens(const Batch& batch) noexcept {
+  return batch.num_actual_tokens - (batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back());
 }
 
 std::int32_t num_unpadded_reqs(const Batch& batch) noexcept {

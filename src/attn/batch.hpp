@@ -36,9 +36,11 @@ struct Batch {
       query_start_loc;                     ///< [num_reqs + 1], from 0, never falling; may be empty without requests
   std::span<const std::int32_t> seq_lens;  ///< [num_reqs], exact; empty: unknown to the host
   std::span<const std::int32_t> seq_lens_upper_bound;  ///< [num_reqs], never below exact; empty: absent
-  std::int32_t num_actual_tokens = 0;                  ///< query_start_loc[num_reqs]
-  std::int32_t max_query_len = 0;                      ///< upper bound of every query_len
-  std::int32_t max_seq_len = 0;                        ///< upper bound of every length given
+  /// Tokens the step's kernels run over: query_start_loc[num_reqs], or more in a step that is padded to a captured
+  /// size.
+  std::int32_t num_actual_tokens = 0;
+  std::int32_t max_query_len = 0;  ///< upper bound of every query_len
+  std::int32_t max_seq_len = 0;    ///< upper bound of every length given
   Config config;
 
   /// Query tokens of request i. Only after `check_offsets`, 0 <= i < num_reqs.
@@ -66,6 +68,9 @@ struct Batch {
 
 /// Checks every length of a request that is not padding. Needs `check_offsets` to have passed; spans may be empty.
 [[nodiscard]] std::optional<Error> check_lengths(const Batch& batch) noexcept;
+
+/// Tokens above the last offset, which no request owns. Needs `check_offsets`.
+[[nodiscard]] std::int32_t num_surplus_tokens(const Batch& batch) noexcept;
 
 /// Requests up to and with the last one that has query tokens; those behind it are padding. Needs `check_offsets`.
 [[nodiscard]] std::int32_t num_unpadded_reqs(const Batch& batch) noexcept;

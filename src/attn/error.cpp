@@ -16,7 +16,7 @@ constexpr std::array<Wording, Error::num_kinds> wordings{{
     {"offsets_count", "query_start_loc has %v entries, num_reqs + 1 is %l"},
     {"offsets_start", "query_start_loc[0] is %v, not 0"},
     {"offsets_decreasing", "query_start_loc[%i] is %v, below the %l before it"},
-    {"token_count_mismatch", "num_actual_tokens is %v, query_start_loc ends at %l"},
+    {"token_count_too_small", "num_actual_tokens is %v, below %l, where query_start_loc ends"},
     {"negative_max_query_len", "max_query_len is %v"},
     {"max_query_len_too_small", "max_query_len is %v, request %i has query_len %l"},
     {"seq_lens_count", "seq_lens has %v entries, num_reqs is %l"},

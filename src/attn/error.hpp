@@ -16,7 +16,7 @@ struct Error {
     offsets_count,             ///< value: entries of query_start_loc, limit: num_reqs + 1
     offsets_start,             ///< value: query_start_loc[0], which is not 0
     offsets_decreasing,        ///< index: entry, value: it, limit: the entry before it
-    token_count_mismatch,      ///< value: num_actual_tokens, limit: the last offset
+    token_count_too_small,     ///< value: num_actual_tokens, limit: the last offset, which it may exceed
     negative_max_query_len,    ///< value: max_query_len
     max_query_len_too_small,   ///< index: a longest request, value: max_query_len, limit: its query_len
     seq_lens_count,            ///< value: entries of seq_lens, limit: num_reqs

@@ -16,7 +16,7 @@ namespace attn {
 struct Region {
   std::int32_t first_req = 0;
   std::int32_t num_reqs = 0;
-  std::int32_t num_tokens = 0;
+  std::int32_t num_tokens = 0;  ///< of its requests, surplus tokens apart: query_start_loc[num_reqs]
   std::int32_t max_query_len = 0;
   std::int32_t min_query_len = 0;
   /// Never below a seq_len of the region: the largest exact length, else the largest bound, else the batch's
@@ -55,7 +55,7 @@ class MetadataBuilder {
   /// Linear in requests + entries produced. On an error the metadata of the last build still stands.
   ///
   /// Errors: those of `split_decodes_extends_prefills`, `check_lengths`, `plan_chunks`, `count_window_tokens`;
-  /// capacity_exceeded above the builder's limit; out_of_memory.
+  /// capacity_exceeded above the builder's limit, for which a surplus token counts as an entry; out_of_memory.
   /// Source: vLLM's AiterFlashAttentionMetadataBuilder.build.
   [[nodiscard]] tl::expected<Metadata, Error> build(const Batch& batch) noexcept;
 

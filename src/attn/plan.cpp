@@ -31,8 +31,8 @@ void fill_seq_len_bounds(const Batch& batch, std::int32_t num_unpadded, Region& 
 }  // namespace
 
 std::int64_t Plan::num_entries() const noexcept {
-  return std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + 3 + chunks.num_entries() +
-         (window_tokens ? window_entries(split.num_extends, *window_tokens) : 0);
+  return std::int64_t{split.num_decodes} + split.num_extends + split.num_prefills + 3 + num_surplus_tokens +
+         chunks.num_entries() + (window_tokens ? window_entries(split.num_extends, *window_tokens) : 0);
 }
 
 std::int64_t Plan::num_bytes() const noexcept {
@@ -48,6 +48,7 @@ tl::expected<Plan, Error> make_plan(const Batch& batch) noexcept {
   const auto split = split_checked(batch);
   if (!split) return tl::unexpected(split.error());
   plan.split = *split;
+  plan.num_surplus_tokens = num_surplus_tokens(batch);
 
   const auto chunks = plan_chunks(batch, split->num_decodes, split->num_extends);
   if (!chunks) return tl::unexpected(chunks.error());

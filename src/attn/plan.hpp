@@ -13,10 +13,12 @@ namespace attn {
 /// launches. From bounds where the host has no exact lengths; then sizes are bounds too.
 struct Plan {
   Split split;
+  std::int32_t num_surplus_tokens = 0;  ///< num_surplus_tokens(batch)
   ChunkPlan chunks;
   std::optional<std::int32_t> window_tokens;  ///< keys of all windows, when the batch has a window_left
 
-  /// Entries and bytes of all arrays of the metadata.
+  /// Entries of all arrays of the metadata, and one for each surplus token, so that a builder's limit bounds those too;
+  /// bytes of the arrays.
   [[nodiscard]] std::int64_t num_entries() const noexcept;
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
 };

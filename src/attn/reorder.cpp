@@ -8,23 +8,27 @@
 namespace attn {
 namespace {
 
-enum RequestClass : std::int32_t { decode, extend, prefill };
-constexpr std::int32_t num_classes = 3;
+enum RequestClass : std::int32_t { decode, short_extend, long_extend, prefill };
+constexpr std::int32_t num_classes = prefill + 1;
 
 /// Classes by request and by position, without storing either.
 struct Classes {
   std::span<const std::int32_t> scheduled;
   std::span<const std::int32_t> computed;
+  std::span<const std::int32_t> prompt;  ///< may be empty
   std::int32_t threshold;
   std::array<std::size_t, num_classes> count{};
 
   [[nodiscard]] std::int32_t of_request(std::size_t req) const noexcept {
     if (computed[req] == 0) return prefill;
-    return scheduled[req] <= threshold ? decode : extend;
+    if (scheduled[req] > threshold) return long_extend;
+    return !prompt.empty() && computed[req] < prompt[req] ? short_extend : decode;
   }
   [[nodiscard]] std::int32_t of_position(std::size_t position) const noexcept {
-    if (position < count[decode]) return decode;
-    return position < count[decode] + count[extend] ? extend : prefill;
+    std::int32_t region = decode;
+    for (std::size_t end = count[decode]; region < prefill && position >= end;)
+      end += count[static_cast<std::size_t>(++region)];
+    return region;
   }
   [[nodiscard]] bool is_misplaced(std::size_t req) const noexcept { return of_request(req) != of_position(req); }
 };
@@ -59,7 +63,8 @@ class Movers {
 
 tl::expected<bool, Error> reorder_batch(std::span<const std::int32_t> num_scheduled_tokens,
                                         std::span<const std::int32_t> num_computed_tokens,
-                                        std::int32_t decode_threshold, std::span<std::int32_t> order) noexcept {
+                                        std::span<const std::int32_t> num_prompt_tokens, std::int32_t decode_threshold,
+                                        std::span<std::int32_t> order) noexcept {
   const std::size_t num_reqs = num_scheduled_tokens.size();
   if (num_reqs > static_cast<std::size_t>(int32_limit))
     return tl::unexpected(Error{Error::capacity_exceeded, -1, static_cast<std::int64_t>(num_reqs), int32_limit});
@@ -68,12 +73,14 @@ tl::expected<bool, Error> reorder_batch(std::span<const std::int32_t> num_schedu
         Error{Error::count_mismatch, -1, static_cast<std::int64_t>(count), static_cast<std::int64_t>(num_reqs)});
   };
   if (num_computed_tokens.size() != num_reqs) return mismatch(num_computed_tokens.size());
+  if (!num_prompt_tokens.empty() && num_prompt_tokens.size() != num_reqs) return mismatch(num_prompt_tokens.size());
   if (order.size() != num_reqs) return mismatch(order.size());
   if (decode_threshold < 0) return tl::unexpected(Error{Error::invalid_decode_threshold, -1, decode_threshold, 0});
   if (auto error = check(num_scheduled_tokens)) return tl::unexpected(*error);
   if (auto error = check(num_computed_tokens)) return tl::unexpected(*error);
+  if (auto error = check(num_prompt_tokens)) return tl::unexpected(*error);
 
-  Classes classes{num_scheduled_tokens, num_computed_tokens, decode_threshold};
+  Classes classes{num_scheduled_tokens, num_computed_tokens, num_prompt_tokens, decode_threshold};
   for (std::size_t req = 0; req < num_reqs; ++req) ++classes.count[static_cast<std::size_t>(classes.of_request(req))];
 
   bool modified = false;

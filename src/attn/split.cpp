@@ -46,30 +46,21 @@ std::optional<Error> check_order(const Batch& batch, std::int32_t first_prefill,
   return std::nullopt;
 }
 
-/// Whether every row is as long as the first or empty.
-bool is_padded_uniform(const Batch& batch) noexcept {
-  const std::int32_t uniform = batch.query_len(0);
-  for (std::int32_t i = 1; i < batch.num_reqs; ++i) {
-    const std::int32_t query_len = batch.query_len(i);
-    if (query_len != uniform && query_len != 0) return false;
-  }
-  return true;
-}
-
-/// Tokens of a padded uniform batch with its padding at full length; nothing for any other batch.
-std::optional<std::int64_t> captured_tokens(const Batch& batch) noexcept {
-  if (batch.num_reqs == 0 || !is_padded_uniform(batch)) return std::nullopt;
-  return std::int64_t{batch.num_reqs} * batch.query_len(0);
-}
-
-std::int32_t count_leading_decodes(const Batch& batch, bool require_uniform) noexcept {
+/// Requests before the first that is no decode by `rule`.
+std::int32_t count_leading_decodes(const Batch& batch, const DecodePrefillRule& rule) noexcept {
   const std::int32_t threshold = batch.config.decode_threshold;
   const std::int32_t num_short = first_long(batch);
+  if (num_short == 0) return 0;
   // Up to a threshold of 1, rows that are all short cannot differ in more than padding.
-  if (!require_uniform || num_short == 0 || (num_short == batch.num_reqs && threshold <= 1)) return num_short;
-  if (is_padded_uniform(batch)) return batch.num_reqs;
-  std::int32_t i = 1;
-  while (i < batch.num_reqs && batch.query_len(i) == batch.query_len(0)) ++i;
+  const bool cannot_differ = num_short == batch.num_reqs && threshold <= 1 && rule.is_prefilling.empty();
+  const bool uniform = rule.require_uniform && !cannot_differ;
+  const std::int32_t first = batch.query_len(0);
+  std::int32_t i = 0;
+  for (; i < num_short; ++i) {
+    const std::int32_t query_len = batch.query_len(i);
+    if (uniform && query_len != first && query_len != 0) break;
+    if (!rule.is_prefilling.empty() && rule.is_prefilling[static_cast<std::size_t>(i)]) break;
+  }
   return i;
 }
 
@@ -93,6 +84,7 @@ tl::expected<Split, Error> split_checked(const Batch& batch) noexcept {
   split.num_decode_tokens = token(first_extend);
   split.num_extend_tokens = token(first_prefill) - token(first_extend);
   split.num_prefill_tokens = token(end) - token(first_prefill);
+  split.num_padding_tokens = num_surplus_tokens(batch);
   return split;
 }
 
@@ -104,22 +96,18 @@ tl::expected<Split, Error> split_decodes_extends_prefills(const Batch& batch) no
   return split_checked(batch);
 }
 
-tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batch, bool require_uniform) noexcept {
-  Batch unpadded = batch;
-  unpadded.num_actual_tokens = batch.query_start_loc.empty() ? 0 : batch.query_start_loc.back();
-  if (auto error = check_offsets(unpadded)) return tl::unexpected(*error);
-
+tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batch,
+                                                               const DecodePrefillRule& rule) noexcept {
+  if (auto error = check_offsets(batch)) return tl::unexpected(*error);
   const std::int32_t num_reqs = batch.num_reqs;
-  const std::int32_t num_decodes = count_leading_decodes(batch, require_uniform);
-  const bool decode_only = num_decodes == num_reqs;
-  if (batch.num_actual_tokens != unpadded.num_actual_tokens &&
-      !(decode_only && batch.num_actual_tokens == captured_tokens(batch)))
-    return tl::unexpected(Error{Error::token_count_mismatch, -1, batch.num_actual_tokens, unpadded.num_actual_tokens});
-  if (decode_only) return DecodePrefillSplit{num_reqs, 0, 0, batch.num_actual_tokens, 0};
+  const auto num_flags = static_cast<std::int64_t>(rule.is_prefilling.size());
+  if (num_flags != 0 && num_flags != num_reqs)
+    return tl::unexpected(Error{Error::count_mismatch, -1, num_flags, num_reqs});
 
-  const std::int32_t end = std::max(num_unpadded_reqs(batch), num_decodes);
+  const std::int32_t num_decodes = count_leading_decodes(batch, rule);
+  if (num_decodes == num_reqs) return DecodePrefillSplit{num_reqs, 0, batch.num_actual_tokens, 0};
   const std::int32_t num_decode_tokens = batch.query_start_loc[static_cast<std::size_t>(num_decodes)];
-  return DecodePrefillSplit{num_decodes, end - num_decodes, num_reqs - end, num_decode_tokens,
+  return DecodePrefillSplit{num_decodes, num_reqs - num_decodes, num_decode_tokens,
                             batch.num_actual_tokens - num_decode_tokens};
 }
 

@@ -6,15 +6,19 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace attn {
+
+/// The release of vLLM whose rules this library follows; where an older release answered otherwise, this one counts.
+inline constexpr std::string_view upstream_release = "0.33.0";
 
 /// Where decode, extend and prefill end in a batch that is ordered that way.
 ///
 /// The decode region is the longest prefix with query_len <= decode_threshold; the extend region runs from there
 /// to the first request that is longer and has no context (seq_len == query_len); prefills follow. Padding is in
-/// no region, except in a batch without extends and prefills, where every row is a decode: a captured graph needs
-/// its captured size.
+/// no region, except in a batch without extends and prefills, where every row is a decode, and surplus tokens
+/// (num_actual_tokens above the last offset) are the decodes': a captured graph needs its captured size.
 struct Split {
   std::int32_t num_decodes = 0;
   std::int32_t num_extends = 0;
@@ -23,6 +27,7 @@ struct Split {
   std::int32_t num_decode_tokens = 0;
   std::int32_t num_extend_tokens = 0;
   std::int32_t num_prefill_tokens = 0;
+  std::int32_t num_padding_tokens = 0;  ///< surplus tokens, unless all rows are decodes; no request owns them
 
   friend bool operator==(const Split&, const Split&) = default;
 };
@@ -37,25 +42,33 @@ struct Split {
 /// The same for a batch that has passed `check_offsets` and, where it has lengths, `check_lengths`.
 [[nodiscard]] tl::expected<Split, Error> split_checked(const Batch& batch) noexcept;
 
-/// Decodes first, everything else behind them.
+/// Decodes first, everything else after them: padding rows and surplus tokens too, where not all rows are decodes.
 struct DecodePrefillSplit {
   std::int32_t num_decodes = 0;
   std::int32_t num_prefills = 0;
-  std::int32_t num_padding = 0;
   std::int32_t num_decode_tokens = 0;
   std::int32_t num_prefill_tokens = 0;
 
   friend bool operator==(const DecodePrefillSplit&, const DecodePrefillSplit&) = default;
 };
 
-/// Splits a batch in two; no length is read. With `require_uniform` only rows as long as the first are decodes.
+/// What counts as a decode in a split in two, besides a query_len of at most decode_threshold.
+struct DecodePrefillRule {
+  /// Decodes are as long as the first row, or empty. Not asked for where decode_threshold is at most 1, no row is
+  /// longer and `is_prefilling` is empty.
+  bool require_uniform = false;
+  /// [num_reqs] whether a request still computes its prompt: such a request is a prefill, however short. Empty: short
+  /// rows are decodes (vLLM's treat_short_extends_as_decodes).
+  std::span<const bool> is_prefilling{};
+};
+
+/// Splits a batch in two; no length is read. The decodes are the longest prefix of rows that are decodes by `rule`; a
+/// first row longer than decode_threshold makes all rows prefills.
 ///
-/// A decode-only batch whose rows are as long as the first or empty is a padded uniform batch. Its num_actual_tokens
-/// may count the padding at full length (num_reqs * query_len), as captured graphs do.
-///
-/// Errors: those of `check_offsets`. Source: vLLM's split_decodes_and_prefills.
+/// Errors: those of `check_offsets`; count_mismatch when `is_prefilling` has another size.
+/// Source: vLLM's split_decodes_and_prefills.
 [[nodiscard]] tl::expected<DecodePrefillSplit, Error> split_decodes_prefills(const Batch& batch,
-                                                                             bool require_uniform) noexcept;
+                                                                             const DecodePrefillRule& rule) noexcept;
 
 /// Requests [first, last).
 struct RequestRange {

@@ -41,6 +41,7 @@ std::string text_of(const attn::device::DeviceScalars& scalars) {
   text += fmt::format("  kv tokens {}, passes with a token {}", scalars.num_kv_tokens, scalars.num_chunks);
   if (scalars.window_total_tokens > 0)
     text += fmt::format(", window keys {}, longest window {}", scalars.window_total_tokens, scalars.window_max_seq_len);
+  if (scalars.num_clamped > 0) text += fmt::format(", lengths outside their bounds {}", scalars.num_clamped);
   return text + "\n";
 }
 

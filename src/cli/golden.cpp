@@ -26,6 +26,14 @@ namespace {
 struct Count {
   std::int64_t matched = 0;
   std::int64_t mismatched = 0;
+  std::int64_t superseded = 0;
+
+  void add(const properties::GoldenOutcome& outcome) {
+    if (!outcome.superseded.empty())
+      ++superseded;
+    else
+      ++(outcome.mismatch ? mismatched : matched);
+  }
 };
 
 /// How much of a file is read and compared.
@@ -57,6 +65,8 @@ int compare(const std::string& path, std::size_t most_shown) {
   std::ifstream file{path, std::ios::binary};
   if (!file) throw InputError(path + ": cannot be read");
   std::map<std::string, Count> counts;
+  Count total;
+  std::map<std::string, std::int64_t> remarks;  ///< and how many records each is about
   std::vector<std::string> differences;
   std::vector<char> buffer(static_cast<std::size_t>(max_line_bytes));
   std::int64_t number = 0;
@@ -70,9 +80,11 @@ int compare(const std::string& path, std::size_t most_shown) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto outcome = properties::compare_golden(line);
     if (!outcome) throw InputError(fmt::format("{}:{}:1: {}", path, number, outcome.error()));
-    Count& count = counts[outcome->function];
-    ++(outcome->mismatch ? count.mismatched : count.matched);
-    if (outcome->mismatch && differences.size() < most_shown)
+    counts[outcome->function].add(*outcome);
+    total.add(*outcome);
+    if (!outcome->superseded.empty()) ++remarks[fmt::format("superseded, not counted: {}", outcome->superseded)];
+    for (const std::string_view field : outcome->left_out) ++remarks[fmt::format("not compared: {}", field)];
+    if (outcome->mismatch && outcome->superseded.empty() && differences.size() < most_shown)
       differences.push_back(fmt::format("{}:{}: {}: {}", path, number, outcome->function, *outcome->mismatch));
     ++reading.num_records;
     progress.update([&] { return reading.progress_state(); });
@@ -82,14 +94,13 @@ int compare(const std::string& path, std::size_t most_shown) {
     throw InputError(fmt::format("{}:{}:1: a line of more than {} bytes", path, number + 1, max_line_bytes));
   if (file.bad() || counts.empty()) throw InputError(path + ": holds no record");
 
-  Count total;
-  fmt::print("{:<28} {:>8} {:>11}\n", "function", "matched", "mismatched");
-  for (const auto& [function, count] : counts) {
-    fmt::print("{:<28} {:>8} {:>11}\n", function, count.matched, count.mismatched);
-    total.matched += count.matched;
-    total.mismatched += count.mismatched;
-  }
-  fmt::print("{:<28} {:>8} {:>11}\n", "all", total.matched, total.mismatched);
+  const auto print = [](std::string_view function, const Count& count) {
+    fmt::print("{:<28} {:>8} {:>11} {:>11}\n", function, count.matched, count.mismatched, count.superseded);
+  };
+  fmt::print("{:<28} {:>8} {:>11} {:>11}\n", "function", "matched", "mismatched", "superseded");
+  for (const auto& [function, count] : counts) print(function, count);
+  print("all", total);
+  for (const auto& [remark, records] : remarks) fmt::print("{} ({} records)\n", remark, records);
   for (const std::string& difference : differences) fmt::print("{}\n", difference);
   return total.mismatched > 0 ? finding : fine;
 }
@@ -106,8 +117,11 @@ void add_golden(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->footer(
       "Example:\n"
-      "  attnfuzz golden corpus/golden/upstream.jsonl\n\n"
-      "Where the recorded implementation dies or drops a context, the contract's answer is expected instead.\n"
+      "  attnfuzz golden corpus/golden/upstream.jsonl\n"
+      "  attnfuzz golden corpus/golden/vllm-0.33.0.jsonl\n\n"
+      "Where the recorded implementation dies or drops a context, the contract's answer is expected instead. Answers "
+      "that a\n"
+      "later release of vLLM has changed are counted as superseded: the library follows the newest.\n"
       "Exit codes: 0 all match, 1 some do not, 2 the file makes no sense.");
   command->callback([path, most_shown, &exit_code] { exit_code = compare(*path, *most_shown); });
 }

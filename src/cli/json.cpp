@@ -28,7 +28,8 @@ Json split_json(const attn::Split& split) {
           {"num_padding", split.num_padding},
           {"num_decode_tokens", split.num_decode_tokens},
           {"num_extend_tokens", split.num_extend_tokens},
-          {"num_prefill_tokens", split.num_prefill_tokens}};
+          {"num_prefill_tokens", split.num_prefill_tokens},
+          {"num_padding_tokens", split.num_padding_tokens}};
 }
 
 Json region_json(const attn::Region& region) {

@@ -29,7 +29,7 @@ Part part_of(const attn::Split& split, std::int32_t req) noexcept {
 /// Whether no token follows from request `req` on. Such a request may carry any stale length, in a decode-only batch
 /// too.
 bool is_padding(const attn::Batch& batch, std::int32_t req) noexcept {
-  return batch.query_start_loc[static_cast<std::size_t>(req)] == batch.num_actual_tokens;
+  return batch.query_start_loc[static_cast<std::size_t>(req)] == batch.query_start_loc.back();
 }
 
 RequestRow row_of(const attn::Batch& batch, const attn::Metadata& metadata, std::int32_t req) {
@@ -410,6 +410,11 @@ std::string indented(const std::vector<std::string>& lines) {
   return out;
 }
 
+/// Tokens of the step that no request owns, wherever the split counts them.
+std::int32_t num_surplus_tokens(const attn::Metadata& metadata) {
+  return metadata.split.num_padding_tokens + metadata.split.num_decode_tokens - metadata.decode.num_tokens;
+}
+
 std::string region_table(const attn::Metadata& metadata) {
   std::vector<Cells> rows{{"region", "requests", "tokens", "query_len", "seq_len"}};
   const auto add = [&](std::string_view name, const attn::Region& region) {
@@ -423,7 +428,8 @@ std::string region_table(const attn::Metadata& metadata) {
   add("decode", metadata.decode);
   add("extend", metadata.extend);
   add("prefill", metadata.prefill);
-  rows.push_back({"padding", std::to_string(metadata.split.num_padding)});
+  const std::int32_t surplus = num_surplus_tokens(metadata);
+  rows.push_back({"padding", std::to_string(metadata.split.num_padding), surplus > 0 ? std::to_string(surplus) : ""});
   return indented(align(rows, "lrrrr"));
 }
 

@@ -327,24 +327,27 @@ void Scheduler::condense_persistent_batch(std::size_t first_empty) {
   }
 }
 
-// A request without computed tokens is a prefill for reorder_batch, however short, while the splitter goes by rows and
-// calls one of at most decode_threshold tokens no prefill. The order never is Error::unordered for all that: every row
-// of the prefill region starts with nothing computed and so has no context, and only context behind the first prefill
-// is refused. A short row at the head of the region counts as a decode when there is no extend, and as an extend
-// without context otherwise; one behind a long prefill is a prefill. The first piece of a longer prompt has as many
-// tokens after the step as queries and is a prefill as any. Bounds change nothing: those of decodes are not read, those
-// of the others are exact.
+// A request that still computes its prompt stands after the decodes for reorder_batch, and one without computed tokens
+// is a prefill, however short, while the splitter goes by rows and calls one of at most decode_threshold tokens no
+// prefill. The order never is Error::unordered for all that: every row of the prefill region starts with nothing
+// computed and so has no context, and only context behind the first prefill is refused. A short row at the head of the
+// region counts as a decode when there is no extend, and as an extend without context otherwise; one behind a long
+// prefill is a prefill. The first piece of a longer prompt has as many tokens after the step as queries and is a
+// prefill as any. Bounds change nothing: those of decodes are not read, those of the others are exact.
 void Scheduler::reorder_persistent_batch() {
   const std::size_t num_reqs = slots_.size();
   scheduled_.resize(num_reqs);
   computed_.resize(num_reqs);
+  prompt_.resize(num_reqs);
   order_.resize(num_reqs);
   for (std::size_t slot = 0; slot < num_reqs; ++slot) {
     scheduled_[slot] = state(slots_[slot]).num_scheduled;
     computed_[slot] = state(slots_[slot]).num_computed;
+    prompt_[slot] = state(slots_[slot]).request.prompt_tokens;
   }
   // It refuses wrong sizes and negative counts only; `value` throws should a fault of ours make some.
-  const bool is_moved = attn::reorder_batch(scheduled_, computed_, step_.config.decode_threshold, order_).value();
+  const bool is_moved =
+      attn::reorder_batch(scheduled_, computed_, prompt_, step_.config.decode_threshold, order_).value();
   if (is_moved) {
     reordered_.resize(num_reqs);
     for (std::size_t slot = 0; slot < num_reqs; ++slot)

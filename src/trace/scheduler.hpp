@@ -208,7 +208,7 @@ class Scheduler {
 
   std::vector<Id> slots_;  // the persistent batch: which request stands where
   std::vector<std::size_t> empty_slots_;
-  std::vector<std::int32_t> scheduled_, computed_, order_;
+  std::vector<std::int32_t> scheduled_, computed_, prompt_, order_;
   std::vector<Id> reordered_;
   std::vector<Row> rows_;
   batchtext::Step step_;

@@ -44,7 +44,7 @@ struct Capacity {
 ///
 /// What the device finds outside [0, bound] counts as the nearest end of it, so that no length, however broken, leads
 /// out of an array that was sized by the host's: the bound is the batch's seq_len where it has exact ones, else its
-/// upper bound, else max_seq_len. Padding rows are not read.
+/// upper bound, else max_seq_len. DeviceScalars::num_clamped counts how often that happened. Padding rows are not read.
 struct DeviceLengths {
   enum Kind : std::uint8_t {
     seq_lens,             ///< [num_reqs] seq_len of each request
@@ -63,6 +63,9 @@ struct DeviceScalars {
   std::int32_t num_chunks;           ///< passes that hold a token: the first of those planned
   std::int32_t window_total_tokens;  ///< as SlidingWindow's
   std::int32_t window_max_seq_len;
+  /// Requests whose length in DeviceLengths was outside [0, bound], and counted as the nearest end of it: above 0 the
+  /// bounds are not bounds, and the metadata is not that of the batch.
+  std::int32_t num_clamped;
 };
 
 /// The metadata of one build. Numbers are what the host knows: counts are exact; lengths, passes and totals come from
@@ -70,9 +73,9 @@ struct DeviceScalars {
 /// and has the planned size: surplus passes are empty, and in the token maps what lies behind the exact total is 0.
 struct DeviceMetadata {
   Metadata metadata;
-  std::span<const std::int32_t> seq_lens;  ///< [num_reqs] exact, 0 for padding; empty when nobody knows a length
-  std::span<const std::int32_t>
-      positions;  ///< [num_actual_tokens] of each query token in its request: context + i; empty likewise
+  std::span<const std::int32_t> seq_lens;   ///< [num_reqs] exact, 0 for padding; empty when nobody knows a length
+  std::span<const std::int32_t> positions;  ///< [num_actual_tokens] of each query token in its request: context + i; 0
+                                            ///< for tokens that no request owns; empty likewise
   const DeviceScalars* scalars = nullptr;  ///< device memory
   std::int32_t num_reqs = 0;
   std::uint32_t kernels = 0;  ///< which kernels were launched; for `restage`

@@ -55,15 +55,31 @@ __device__ void add_to(std::int64_t* sum, std::int64_t value) {
 
 // ---- requests -------------------------------------------------------------------------------------------------------
 
+/// What the host knows of the length of request i, which is not padding: no length exceeds it.
+__device__ std::int32_t bound_of(const Job& job, std::int64_t i) {
+  return job.host_seq_lens != nullptr ? job.host_seq_lens[i] : job.max_seq_len;
+}
+
+/// Tokens of request i, which is not padding, as the device has them: any number at all.
+__device__ std::int64_t length_on_device(const Job& job, std::int64_t i, std::int32_t query_len) {
+  const std::int64_t length = job.device_lengths[i];
+  return job.length_source == LengthSource::device_computed ? length + query_len : length;
+}
+
 /// Tokens of request i, whose query has `query_len`. Whatever the device holds, it stays within what sizes were planned
 /// from. Padding has none, and is not read.
 __device__ std::int32_t length_of(const Job& job, std::int64_t i, std::int32_t query_len) {
   if (i >= job.num_unpadded) return 0;
-  const std::int32_t bound = job.host_seq_lens != nullptr ? job.host_seq_lens[i] : job.max_seq_len;
+  const std::int32_t bound = bound_of(job, i);
   if (job.device_lengths == nullptr) return bound;
-  std::int64_t length = job.device_lengths[i];
-  if (job.length_source == LengthSource::device_computed) length += query_len;
-  return static_cast<std::int32_t>(clamp_to(length, 0, bound));
+  return static_cast<std::int32_t>(clamp_to(length_on_device(job, i, query_len), 0, bound));
+}
+
+/// Whether the length that the device has for request i, which is not padding, is not the one that was used.
+__device__ bool is_clamped(const Job& job, std::int64_t i) {
+  if (job.device_lengths == nullptr) return false;
+  const std::int32_t query_len = job.query_start_loc[i + 1] - job.query_start_loc[i];
+  return length_on_device(job, i, query_len) != job.seq_lens[i];
 }
 
 /// Entry i of the batch's offsets goes to the regions it is an offset of: one, or two that it divides, or more where
@@ -110,6 +126,7 @@ __device__ void begin_scalars(const Job& job) {
   scalars.num_chunks = 0;
   scalars.window_total_tokens = 0;
   scalars.window_max_seq_len = 0;
+  scalars.num_clamped = 0;
 }
 
 /// All that depends on one request alone, and what later kernels add to.
@@ -127,7 +144,7 @@ __global__ void __launch_bounds__(max_block_threads) prepare_requests_kernel(con
   for (std::int64_t c = first_item(); c < job.num_chunks; c += item_stride()) job.longest_slices[c] = 0;
 }
 
-/// Longest and shortest sequence of each region, and the sum of all.
+/// Longest and shortest sequence of each region, the sum of all, and how many are not what the device has.
 __global__ void __launch_bounds__(max_block_threads) reduce_lengths_kernel(const Job* __restrict__ at) {
   const Job& job = *at;
   __shared__ std::int64_t sum;
@@ -150,6 +167,8 @@ __global__ void __launch_bounds__(max_block_threads) reduce_lengths_kernel(const
     add_to(&sum, length);
     atomicMax(&longest[r], length);
     atomicMin(&shortest[r], length);
+    // Straight to device memory: in a server that keeps its bounds there is none to count.
+    if (is_clamped(job, i)) atomicAdd(&job.scalars->num_clamped, 1);
   }
   __syncthreads();
   if (threadIdx.x > 0) return;
@@ -160,11 +179,16 @@ __global__ void __launch_bounds__(max_block_threads) reduce_lengths_kernel(const
   }
 }
 
-/// The position of each query token in its request's sequence.
+/// The position of each query token in its request's sequence; 0 for surplus tokens, which belong to no request.
 __global__ void __launch_bounds__(max_block_threads) write_positions_kernel(const Job* __restrict__ at) {
   const Job& job = *at;
   const std::int64_t num_tokens = has_lengths(job) ? job.num_actual_tokens : 0;
+  const std::int32_t num_owned = job.query_start_loc[job.num_reqs];
   for (std::int64_t token = first_item(); token < num_tokens; token += item_stride()) {
+    if (token >= num_owned) {
+      job.positions[token] = 0;
+      continue;
+    }
     const std::int64_t i = find_range(job.query_start_loc, job.num_reqs, token);
     const std::int32_t first_token = job.query_start_loc[i];
     const std::int32_t query_len = job.query_start_loc[i + 1] - first_token;
