@@ -247,6 +247,10 @@ void for_each_smaller(const Case& parsed, const std::function<bool(Case&&)>& vis
     candidates.add(std::move(without));
   }
   for (std::size_t s = 0; s < count; ++s) shrink_requests(candidates, s, parsed.steps[s]);
+  // Of all steps at once: a fault may need that their settings are the same.
+  Case with_defaults = parsed;
+  for (Step& step : with_defaults.steps) step.config = {};
+  candidates.add(std::move(with_defaults));
   for (std::size_t s = 0; s < count; ++s) shrink_settings(candidates, s, parsed.steps[s]);
   for (std::size_t s = 0; s < count; ++s) shrink_lengths(candidates, s, parsed.steps[s]);
 }

@@ -60,6 +60,39 @@ TEST(BatchText, steps_are_apart) {
   EXPECT_EQ(batchtext::print(text), "attnfuzz 1\nbatch q2\nthen\nthen\nbatch q1s5\n");
 }
 
+// Two steps of speculative decodes used to be two decodes, then two extends: `then` put the settings back in silence.
+TEST(BatchText, settings_hold_for_the_steps_that_follow) {
+  const Case text = parsed("attnfuzz 1\ndecode_threshold 2\nbatch 2q2s9\nthen\nbatch 2q2s9\n");
+  ASSERT_EQ(text.steps.size(), 2u);
+  EXPECT_EQ(text.steps[1].config.decode_threshold, 2);
+  EXPECT_EQ(batchtext::print(text), "attnfuzz 1\ndecode_threshold 2\nbatch 2q2s9\nthen\nbatch 2q2s9\n");
+}
+
+TEST(BatchText, a_step_sets_what_differs_from_the_one_before) {
+  const std::string canonical =
+      "attnfuzz 1\ndecode_threshold 4\nworkspace_tokens 64\nchunk_policy packed\nwindow_left 7\n"
+      "then\nworkspace_tokens 32768\n"
+      "then\n"
+      "then\ndecode_threshold 1\nchunk_policy equal_share\nwindow_left none\n"
+      "then\nwindow_left 0\n";
+  const Case text = parsed(canonical);
+  ASSERT_EQ(text.steps.size(), 5u);
+  EXPECT_EQ(text.steps[0].config, (attn::Config{4, 64, 7, attn::ChunkPolicy::packed}));
+  EXPECT_EQ(text.steps[1].config, (attn::Config{4, 32768, 7, attn::ChunkPolicy::packed}));
+  EXPECT_EQ(text.steps[2].config, text.steps[1].config);
+  EXPECT_EQ(text.steps[3].config, attn::Config{});
+  EXPECT_EQ(text.steps[4].config.window_left, 0);
+  EXPECT_EQ(batchtext::print(text), canonical);
+}
+
+TEST(BatchText, what_is_no_setting_is_of_one_step) {
+  const Case text = parsed(
+      "attnfuzz 1\nbatch 2q1s9\nnum_reqs 2\nquery_start_loc 0 1 2\nseq_lens 9 9\nseq_lens_upper_bound 9 9\n"
+      "num_actual_tokens 2\nmax_query_len 3\nmax_seq_len 20\nschedule_seed 7\nfail_call 3\nthen\n");
+  ASSERT_EQ(text.steps.size(), 2u);
+  EXPECT_EQ(text.steps[1], Step{});
+}
+
 TEST(BatchText, takes_the_batches_of_vllms_benchmarks) {
   const auto requests = [](std::string_view spec) { return batchtext::parse_requests(spec).value(); };
   EXPECT_EQ(requests("q2k"), (std::vector<Request>{{2048, 2048}}));

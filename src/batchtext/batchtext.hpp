@@ -17,7 +17,7 @@
 ///   decode_threshold 4
 ///   batch 8q1s1k_q16s4k_2q2k
 ///   then
-///   batch 3q1s9
+///   batch 3q1s9                # decode_threshold is still 4
 ///
 /// `batch` takes the grammar of vLLM's attention benchmarks: segments joined by `_`, each
 /// `(count)q<len>(k)(s<len>(k))`, `k` for x1024; without `s` the request has no context. `kv` may stand for `s`.
@@ -97,8 +97,8 @@ struct ParseError {
 /// Reads one batch in vLLM's grammar. Columns count from the start of `spec`, the line is 1.
 [[nodiscard]] tl::expected<std::vector<Request>, ParseError> parse_requests(std::string_view spec);
 
-/// The canonical text: keys in fixed order, defaults left out, equal neighbours counted. parse(print(c)) == c for
-/// every case that `parse` can return.
+/// The canonical text: keys in fixed order, defaults and settings of the step before left out, equal neighbours
+/// counted. parse(print(c)) == c for every case that `parse` can return.
 [[nodiscard]] std::string print(const Case& parsed);
 
 /// The same into `text`, which keeps its memory.

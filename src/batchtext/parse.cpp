@@ -315,7 +315,9 @@ class Parser {
   }
 
   std::string_view rest_;
+    const attn::Config settings = parsed.steps.back().config;
   Line line_;
+    parsed.steps.back().config = settings;
   std::array<bool, num_keys> seen_{};
 };
 

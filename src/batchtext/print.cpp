@@ -63,25 +63,47 @@ void put_lens(std::string& text, Key key, const Lens& lens, Lens::Source standar
   text += lens.source == Lens::none ? "none\n" : "batch\n";
 }
 
+void put_offsets(std::string& text, const std::optional<std::vector<std::int32_t>>& offsets) {
+  if (!offsets) return;
+  if (!offsets->empty()) return put_list(text, Key::query_start_loc, *offsets);
+  put_key(text, Key::query_start_loc);
+  text += "none\n";
+}
+
 void put_optional(std::string& text, Key key, const std::optional<std::int32_t>& value) {
   if (value) put_scalar(text, key, *value);
 }
 
+void put_window(std::string& text, const std::optional<std::int32_t>& window) {
+  if (window) return put_scalar(text, Key::window_left, *window);
+  put_key(text, Key::window_left);
+  text += "none\n";
+}
+
+void put_policy(std::string& text, attn::ChunkPolicy policy) {
+  put_key(text, Key::chunk_policy);
+  text += policy == attn::ChunkPolicy::packed ? "packed\n" : "equal_share\n";
+}
+
+/// The settings of `config` that are not those of `before`.
+void put_settings(std::string& text, const attn::Config& config, const attn::Config& before) {
+  using enum Key;
+  if (config.decode_threshold != before.decode_threshold) put_scalar(text, decode_threshold, config.decode_threshold);
+  if (config.workspace_tokens != before.workspace_tokens) put_scalar(text, workspace_tokens, config.workspace_tokens);
+  if (config.chunk_policy != before.chunk_policy) put_policy(text, config.chunk_policy);
+  if (config.window_left != before.window_left) put_window(text, config.window_left);
+}
+
+/// What a step has besides its settings.
 void put_step(std::string& text, const Step& step) {
   using enum Key;
-  const attn::Config standard;
-  const attn::Config& config = step.config;
-  if (config.decode_threshold != standard.decode_threshold) put_scalar(text, decode_threshold, config.decode_threshold);
-  if (config.workspace_tokens != standard.workspace_tokens) put_scalar(text, workspace_tokens, config.workspace_tokens);
-  if (config.chunk_policy != standard.chunk_policy) text += "chunk_policy packed\n";
-  put_optional(text, window_left, config.window_left);
   if (!step.requests.empty()) {
     put_key(text, batch);
     put_requests(text, step.requests);
     text += '\n';
   }
   put_optional(text, num_reqs, step.num_reqs);
-  if (step.query_start_loc) put_list(text, query_start_loc, *step.query_start_loc);
+  put_offsets(text, step.query_start_loc);
   put_lens(text, seq_lens, step.seq_lens, Lens::from_batch);
   put_lens(text, seq_lens_upper_bound, step.seq_lens_upper_bound, Lens::none);
   put_optional(text, num_actual_tokens, step.num_actual_tokens);
@@ -102,11 +124,13 @@ std::string print(const Case& parsed) {
 
 void print(const Case& parsed, std::string& text) {
   text = "attnfuzz 1\n";
-  bool first = true;
+  const attn::Config defaults;
+  const attn::Config* before = &defaults;
   for (const Step& step : parsed.steps) {
-    if (!first) text += "then\n";
-    first = false;
+    if (before != &defaults) text += "then\n";
+    put_settings(text, step.config, *before);
     put_step(text, step);
+    before = &step.config;
   }
 }
 
