@@ -196,7 +196,8 @@ void break_something(Step& step, Random& random) {
       const batchtext::Arrays arrays{step};
       const auto offsets = arrays.batch().query_start_loc;
       step.query_start_loc.emplace(offsets.begin(), offsets.end());
-      if (!offsets.empty()) (*step.query_start_loc)[any_of(random, offsets.size())] = value;
+      if (random.chance(10)) step.query_start_loc->clear();
+      if (!step.query_start_loc->empty()) (*step.query_start_loc)[any_of(random, offsets.size())] = value;
     }
   }
 }

@@ -211,7 +211,11 @@ attn::Config draw_config(Random& random) {
 Step draw_step(Random& random) {
   Step step;
   step.config = draw_config(random);
-  if (random.chance(2)) return step;
+  if (random.chance(2)) {
+    // Without requests there may be one offset, or none.
+    if (random.chance(50)) step.query_start_loc.emplace();
+    return step;
+  }
   const Leaning leaning = draw_leaning(random, step.config);
   for (int i = 0; i < leaning.decodes; ++i) step.requests.push_back(draw_decode(random, step, leaning));
   for (int i = 0; i < leaning.extends; ++i) step.requests.push_back(draw_extend(random, step, leaning));
@@ -282,7 +286,7 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
   std::vector<std::int32_t> offsets(batch.query_start_loc.begin(), batch.query_start_loc.end());
   std::vector<std::int32_t> lens(batch.seq_lens.begin(), batch.seq_lens.end());
   const auto another_count = [&](std::vector<std::int32_t> values) {
-    // Never none at all: that means absent.
+    // Never none at all: of lengths that means absent.
     if (random.chance(50))
       values.push_back(values.back());
     else
@@ -295,7 +299,7 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.num_reqs = -by;
       break;
     case Error::offsets_count:
-      step.query_start_loc = another_count(offsets);
+      step.query_start_loc = random.chance(20) ? std::vector<std::int32_t>{} : another_count(offsets);
       step.num_reqs = batch.num_reqs;
       break;
     case Error::offsets_start:

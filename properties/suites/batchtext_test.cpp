@@ -1,5 +1,6 @@
 // The text form: what parses, what it parses to, and where an error points.
 #include "batchtext/batchtext.hpp"
+#include "attn/metadata.hpp"
 #include "properties/random_batch.hpp"
 
 #include <gtest/gtest.h>
@@ -93,6 +94,36 @@ TEST(BatchText, what_is_no_setting_is_of_one_step) {
   EXPECT_EQ(text.steps[1], Step{});
 }
 
+// An editor's mark in front was reported as "expected 'attnfuzz 1', found '???attnfuzz'".
+TEST(BatchText, passes_over_a_byte_order_mark) {
+  const Case text = parsed(
+      "\xEF\xBB\xBF"
+      "attnfuzz 1\nbatch q2\n");
+  EXPECT_EQ(batchtext::print(text), "attnfuzz 1\nbatch q2\n");
+  EXPECT_EQ(error_of("\xEF\xBB\xBF"), "1:1 empty, expected 'attnfuzz 1'");
+  EXPECT_EQ(error_of("attnfuzz 1\n\xEF\xBB\xBF"
+                     "batch q2"),
+            "2:1 unknown key '\\xEF\\xBB\\xBFbatch'")
+      << "only in front";
+  EXPECT_EQ(error_of(std::string_view{"\xFF\xFE"
+                                      "a\0t\0",
+                                      6}),
+            "1:1 the text is UTF-16, expected UTF-8 or ASCII");
+  EXPECT_EQ(error_of(std::string_view{"\xFE\xFF"
+                                      "\0a\0t",
+                                      6}),
+            "1:1 the text is UTF-16, expected UTF-8 or ASCII");
+}
+
+TEST(BatchText, says_that_there_are_no_offsets_at_all) {
+  const Case text = parsed("attnfuzz 1\nbatch 2q1s9\nquery_start_loc none\n");
+  EXPECT_EQ(text.steps[0].query_start_loc, std::vector<std::int32_t>{});
+  EXPECT_EQ(batchtext::print(text), "attnfuzz 1\nbatch 2q1s9\nquery_start_loc none\n");
+  EXPECT_EQ(error_of("attnfuzz 1\nquery_start_loc\n"), "2:16 query_start_loc takes numbers, none or batch");
+  const Case implied = parsed("attnfuzz 1\nbatch 2q1s9\nquery_start_loc batch\n");
+  EXPECT_EQ(batchtext::print(implied), "attnfuzz 1\nbatch 2q1s9\n");
+}
+
 TEST(BatchText, takes_the_batches_of_vllms_benchmarks) {
   const auto requests = [](std::string_view spec) { return batchtext::parse_requests(spec).value(); };
   EXPECT_EQ(requests("q2k"), (std::vector<Request>{{2048, 2048}}));
@@ -129,8 +160,7 @@ TEST(BatchText, errors_point_at_what_is_wrong) {
   EXPECT_EQ(error_of("attnfuzz 1\nchunk_policy fair"), "2:14 chunk_policy is equal_share or packed, not 'fair'");
   EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1 two"), "2:12 expected a number, found 'two'");
   EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1x"), "2:11 unexpected 'x' in a number");
-  EXPECT_EQ(error_of("attnfuzz 1\nquery_start_loc none"), "2:17 query_start_loc takes numbers");
-  EXPECT_EQ(error_of("attnfuzz 1\nbatch q\x01\x80"), "2:8 expected a number, found '?\?'");
+  EXPECT_EQ(error_of("attnfuzz 1\nbatch q\x01\x80"), "2:8 expected a number, found '\\x01\\x80'");
 }
 
 TEST(BatchText, numbers_end_with_int32) {
@@ -227,9 +257,38 @@ TEST(Arrays, take_overrides_as_they_are) {
   EXPECT_EQ(arrays.batch().max_query_len, 2147483647) << "as far as int32 goes";
   EXPECT_TRUE(arrays.batch().seq_lens.empty());
   EXPECT_EQ(arrays.batch().seq_lens_upper_bound.size(), 2u);
-  const batchtext::Arrays none{parsed("attnfuzz 1\nquery_start_loc").steps[0]};
+  const batchtext::Arrays none{parsed("attnfuzz 1\nquery_start_loc none").steps[0]};
+  EXPECT_TRUE(none.batch().query_start_loc.empty());
   EXPECT_EQ(none.batch().num_reqs, 0);
   EXPECT_EQ(none.batch().num_actual_tokens, 0);
+}
+
+/// The error of a step that names a count, else "built".
+std::string refusal_of(std::string_view text) {
+  const batchtext::Arrays arrays{parsed("attnfuzz 1\n" + std::string{text}).steps[0]};
+  attn::MetadataBuilder builder;
+  const auto built = builder.build(arrays.batch());
+  return built ? "built" : attn::message(built.error());
+}
+
+// Two offsets for 32 rows used to be one request with 32 lengths, and the lengths were blamed.
+TEST(Arrays, the_count_that_stands_alone_is_blamed) {
+  EXPECT_EQ(refusal_of("batch 32q4s4\nquery_start_loc 0 128"),
+            "offsets_count: query_start_loc has 2 entries, num_reqs + 1 is 33");
+  EXPECT_EQ(refusal_of("batch 32q4s4\nquery_start_loc 0 128\nseq_lens none"),
+            "offsets_count: query_start_loc has 2 entries, num_reqs + 1 is 33");
+  EXPECT_EQ(refusal_of("batch 3q1s9\nquery_start_loc none"),
+            "offsets_count: query_start_loc has 0 entries, num_reqs + 1 is 4");
+  EXPECT_EQ(refusal_of("batch 3q1s9\nseq_lens 9 9"), "seq_lens_count: seq_lens has 2 entries, num_reqs is 3");
+  EXPECT_EQ(refusal_of("batch 3q1s9\nseq_lens_upper_bound 9"),
+            "upper_bound_count: seq_lens_upper_bound has 1 entries, num_reqs is 3");
+  EXPECT_EQ(refusal_of("query_start_loc 0 1\nseq_lens 9 9 9\nseq_lens_upper_bound 9 9 9"),
+            "offsets_count: query_start_loc has 2 entries, num_reqs + 1 is 4");
+  EXPECT_EQ(refusal_of("query_start_loc 0 1 2 3\nseq_lens 9 9"),
+            "seq_lens_count: seq_lens has 2 entries, num_reqs is 3");
+  EXPECT_EQ(refusal_of("batch 3q1s9\nquery_start_loc 0 4\nseq_lens 9"), "built") << "all arrays are of one request";
+  EXPECT_EQ(refusal_of("batch 3q1s9\nnum_reqs 2"), "offsets_count: query_start_loc has 4 entries, num_reqs + 1 is 3")
+      << "what is given is taken";
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "batchtext/batchtext.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <limits>
 
 namespace batchtext {
@@ -40,14 +42,30 @@ std::int32_t longest_seq(const Step& step) {
   return longest;
 }
 
+/// The number of requests that most of `batch`, `query_start_loc`, `seq_lens` and `seq_lens_upper_bound` say; where as
+/// many say another, the first of them in this order. So what is one too long or too short is what an error names.
+std::int32_t count_reqs(const Step& step, std::size_t offsets, std::size_t seq_lens, std::size_t upper_bound) {
+  // What is empty says nothing.
+  const std::array<std::size_t, 4> said{step.requests.size(), offsets > 0 ? offsets - 1 : 0, seq_lens, upper_bound};
+  std::size_t chosen = 0;
+  std::ptrdiff_t most = 0;
+  for (const std::size_t num_reqs : said) {
+    const auto votes = num_reqs > 0 ? std::count(said.begin(), said.end(), num_reqs) : 0;
+    if (votes <= most) continue;
+    most = votes;
+    chosen = num_reqs;
+  }
+  return static_cast<std::int32_t>(chosen);
+}
+
 }  // namespace
 
 Arrays::Arrays(const Step& step)
     : query_start_loc_(offsets_of(step)),
       seq_lens_(lens_of(step, step.seq_lens)),
       seq_lens_upper_bound_(lens_of(step, step.seq_lens_upper_bound)) {
-  const auto num_offsets = static_cast<std::int64_t>(query_start_loc_.size());
-  batch_.num_reqs = step.num_reqs.value_or(static_cast<std::int32_t>(std::max<std::int64_t>(num_offsets - 1, 0)));
+  batch_.num_reqs =
+      step.num_reqs.value_or(count_reqs(step, query_start_loc_.size(), seq_lens_.size(), seq_lens_upper_bound_.size()));
   batch_.query_start_loc = query_start_loc_;
   batch_.seq_lens = seq_lens_;
   batch_.seq_lens_upper_bound = seq_lens_upper_bound_;

@@ -21,8 +21,14 @@
 ///
 /// `batch` takes the grammar of vLLM's attention benchmarks: segments joined by `_`, each
 /// `(count)q<len>(k)(s<len>(k))`, `k` for x1024; without `s` the request has no context. `kv` may stand for `s`.
-/// `then` starts the next step on the same builder. `query_start_loc`, `seq_lens`, `seq_lens_upper_bound`, `num_reqs`,
-/// `num_actual_tokens`, `max_query_len` and `max_seq_len` override what `batch` implies.
+/// `then` starts the next step on the same builder. The settings (`decode_threshold`, `workspace_tokens`,
+/// `chunk_policy`, `window_left`) stay as they are until a later step sets them again: `window_left none` ends a
+/// window. Every other key holds for its own step alone.
+///
+/// `query_start_loc`, `seq_lens`, `seq_lens_upper_bound`, `num_reqs`, `num_actual_tokens`, `max_query_len` and
+/// `max_seq_len` override what `batch` implies. An array is a list of numbers, `batch` (what `batch` implies), or
+/// `none`. Without `num_reqs` there are as many requests as most of `batch` and the three arrays say; where as many say
+/// another, the first of them in the order above, `batch` first.
 ///
 /// `schedule_seed` (0 or more) orders threads, blocks and streams where a simulated device builds the step; `fail_call`
 /// (1 or more) says which HIP call of that build fails, counted from 1. What builds on the host reads neither.
@@ -61,7 +67,7 @@ struct Step {
   Lens seq_lens{Lens::from_batch, {}};
   Lens seq_lens_upper_bound{Lens::none, {}};
   // What `requests` imply, unless given.
-  std::optional<std::vector<std::int32_t>> query_start_loc;
+  std::optional<std::vector<std::int32_t>> query_start_loc;  ///< empty: no offsets at all
   std::optional<std::int32_t> num_reqs;
   std::optional<std::int32_t> num_actual_tokens;
   std::optional<std::int32_t> max_query_len;
@@ -91,7 +97,8 @@ struct ParseError {
 /// `file:line:column: what`
 [[nodiscard]] std::string message(const ParseError& error, std::string_view file);
 
-/// Reads a file's text. Any bytes may come in; what is not a text of version 1 within the limits is an error.
+/// Reads a file's text. Any bytes may come in; what is not a text of version 1 within the limits is an error. A UTF-8
+/// byte order mark in front is passed over.
 [[nodiscard]] tl::expected<Case, ParseError> parse(std::string_view text);
 
 /// Reads one batch in vLLM's grammar. Columns count from the start of `spec`, the line is 1.

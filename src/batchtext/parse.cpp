@@ -11,17 +11,29 @@ namespace {
 constexpr std::int64_t int32_min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t int32_max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t format_version = 1;
+/// Editors on Windows put it in front of UTF-8.
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
 using Status = tl::expected<void, ParseError>;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// What a message may repeat of a text that can hold anything: its start, control bytes replaced.
+/// What a message may repeat of a text that can hold anything: its start, with bytes that do not print as \xNN.
 std::string quoted(std::string_view text) {
   constexpr std::size_t longest = 24;  // enough to find it again, short enough for one line
+  constexpr std::string_view digits = "0123456789ABCDEF";
   std::string out = "'";
-  for (const char c : text.substr(0, longest)) out += (c >= ' ' && c <= '~') ? c : '?';
+  for (const char c : text.substr(0, longest)) {
+    if (c >= ' ' && c <= '~') {
+      out += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    out += "\\x";
+    out += digits[byte / 16];
+    out += digits[byte % 16];
+  }
   if (text.size() > longest) out += "...";
   return out + "'";
 }
@@ -191,14 +203,10 @@ Status read_lens_into(Line& line, Lens& into) {
 }
 
 Status read_offsets(Line& line, Step& step) {
-  if (line.word() == "batch") {
-    line.at += 5;
-    return {};
-  }
-  if (line.word() == "none") return line.error("query_start_loc takes numbers");
+  if (line.done()) return line.error("query_start_loc takes numbers, none or batch");
   auto lens = read_lens(line);
   if (!lens) return tl::unexpected(lens.error());
-  step.query_start_loc = std::move(lens->values);
+  if (lens->source != Lens::from_batch) step.query_start_loc = std::move(lens->values);
   return {};
 }
 
@@ -269,6 +277,10 @@ class Parser {
   }
 
   Status read_version() {
+    // PowerShell's `>` writes this; its bytes would read as a word nobody has typed.
+    if (rest_.starts_with("\xFF\xFE") || rest_.starts_with("\xFE\xFF"))
+      return line_.error_at(0, "the text is UTF-16, expected UTF-8 or ASCII");
+    if (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
     line_.number = 0;
     if (!next_line()) {
       line_.number = std::max(line_.number, 1);
@@ -303,7 +315,9 @@ class Parser {
     if (static_cast<std::int64_t>(parsed.steps.size()) == max_steps)
       return line_.error("more than " + std::to_string(max_steps) + " steps");
     line_.at += 4;
+    const attn::Config settings = parsed.steps.back().config;
     parsed.steps.emplace_back();
+    parsed.steps.back().config = settings;
     seen_.fill(false);
     return expect_end();
   }
@@ -315,9 +329,7 @@ class Parser {
   }
 
   std::string_view rest_;
-    const attn::Config settings = parsed.steps.back().config;
   Line line_;
-    parsed.steps.back().config = settings;
   std::array<bool, num_keys> seen_{};
 };
 
