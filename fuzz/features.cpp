@@ -7,9 +7,10 @@
 namespace fuzz {
 namespace {
 
-/// One counter a feature; the section's name is libFuzzer's convention on Linux.
+/// One counter a feature; the section's name is libFuzzer's convention on Linux. `used`, because nothing here reads them: an
+/// optimiser that sees that leaves out the array and all writes to it.
 constexpr std::size_t num_counters = 512;
-__attribute__((section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, num_counters> counters;
+__attribute__((used, section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, num_counters> counters;
 
 /// Where each group of features begins. A group is the product of its parts, so that combinations count.
 enum Group : std::size_t {
@@ -18,7 +19,8 @@ enum Group : std::size_t {
   passes = 192,      // 8 classes of chunk counts x 8 of extends x 2 policies
   windows = 320,     // 8 classes of window tokens x 4 of how many windows are cut
   boundaries = 352,  // bits of `met`, each with the policy
-  end = 400
+  no_case = 400,     // the input does not parse
+  end = 401
 };
 static_assert(end <= num_counters);
 
@@ -101,5 +103,7 @@ void mark_features(const attn::Batch& batch, const tl::expected<attn::Metadata, 
     mark(std::size_t{errors} + std::size_t{built.error().kind});
   }
 }
+
+void mark_no_case() { mark(no_case); }
 
 }  // namespace fuzz

@@ -11,4 +11,8 @@ namespace fuzz {
 /// For properties::Scope::observe.
 void mark_features(const attn::Batch& batch, const tl::expected<attn::Metadata, attn::Error>& built);
 
+/// Tells it that an input is no case. Without seeds the first inputs are none, the parser is not instrumented, and an
+/// engine that has seen nothing happen gives up before it asks the mutator, which draws cases of its own.
+void mark_no_case();
+
 }  // namespace fuzz

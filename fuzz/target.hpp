@@ -1,6 +1,7 @@
 #pragma once
 
 #include "batchtext/batchtext.hpp"
+#include "fuzz/features.hpp"
 #include "properties/check.hpp"
 
 #include <cstddef>
@@ -55,7 +56,7 @@ void run_input(std::string_view text);
   static void run_case(const batchtext::Case& parsed);                                                       \
   void run_input(std::string_view text) {                                                                    \
     auto parsed = batchtext::parse(text);                                                                    \
-    if (!parsed) return;                                                                                     \
+    if (!parsed) return mark_no_case();                                                                      \
     if (parsed->steps.size() > target_mutations.max_steps) parsed->steps.resize(target_mutations.max_steps); \
     run_case(*parsed);                                                                                       \
   }                                                                                                          \
