@@ -25,6 +25,26 @@ std::vector<std::int32_t> numbered_blocks(std::int64_t num_reqs, std::int64_t nu
   return blocks;
 }
 
+/// Every column of a virtual request's row, those after the end of the table too: kernels fetch whole rows, so that
+/// each has to be a block of the request, and the last one is the nearest there is.
+Verdict check_local_row(std::span<const std::int32_t> row, std::size_t v, std::int64_t chunk_begin,
+                        const attn::LocalAttentionInput& input, std::size_t req) {
+  const auto blocks = input.block_table[static_cast<std::int64_t>(req)];
+  if (auto verdict = compare_at("virtual request", static_cast<std::int64_t>(v), "columns",
+                                static_cast<std::int64_t>(row.size()), input.attn_chunk_size / input.block_size))
+    return verdict;
+  std::int64_t key = chunk_begin;
+  for (const std::int32_t block : row) {
+    const auto at = static_cast<std::size_t>(key / input.block_size);
+    const std::int32_t expected = at < blocks.size() ? blocks[at] : blocks.back();
+    if (block != expected)
+      return Difference{fmt::format("virtual request {}, column of key {}", v, key),
+                        fmt::format("block {}, expected {}", block, expected)};
+    key += input.block_size;
+  }
+  return std::nullopt;
+}
+
 /// The keys a query must see, one by one, against those its virtual request has.
 Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std::int64_t position, bool is_last,
                           const attn::LocalAttentionInput& input, std::size_t req) {
@@ -43,7 +63,7 @@ Verdict check_local_query(const attn::LocalAttention& local, std::size_t v, std:
       return Difference{fmt::format("virtual request {}, key {}", v, key),
                         fmt::format("is looked up in block {}", row[column])};
   }
-  return std::nullopt;
+  return check_local_row(row, v, chunk_begin, input, req);
 }
 
 /// What a room said to input it has to refuse.
