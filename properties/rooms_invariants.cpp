@@ -77,6 +77,8 @@ Verdict expect_refused(std::string_view what, const Result& result, const Error&
 
 constexpr std::int32_t untouched = 123456789;  // no room writes this
 
+constexpr std::int32_t narrow(std::int64_t small) { return static_cast<std::int32_t>(small); }
+
 /// Spans a room may not have written to.
 Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> written) {
   if (std::all_of(written.begin(), written.end(), [](std::int32_t entry) { return entry == untouched; }))
@@ -111,6 +113,9 @@ Verdict prefill_chunks_refuse(std::int64_t count) {
   if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, 9, 2147483647, chunks),
                               {Error::sum_overflow, count, count + 2147483647, 2147483647}))
     return v;
+  if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(lens, narrow(-count), 0, chunks),
+                              {Error::invalid_workspace, -1, -count, 0}))
+    return v;
   std::vector<std::int32_t> bad = lens;
   bad.back() = -3;
   if (auto v = expect_refused("prefill chunks", attn::split_prefill_chunks(bad, 9, 0, chunks),
@@ -135,15 +140,27 @@ Verdict reordering_refuses(std::int64_t count) {
     return v;
   // No prompt lengths at all are none given.
   if (!too_few.empty())
-    if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, tokens, too_few, 1, order),
+    if (auto v = expect_refused("reorder, prompts", attn::reorder_batch(tokens, tokens, too_few, 1, order),
                                 {Error::count_mismatch, -1, count - 1, count}))
       return v;
+  if (auto v = expect_refused("reorder",
+                              attn::reorder_batch(tokens, tokens, {}, 1, std::span{order}.first(order.size() - 1)),
+                              {Error::count_mismatch, -1, count - 1, count}))
+    return v;
+  if (auto v = expect_refused("reorder, threshold", attn::reorder_batch(tokens, tokens, {}, narrow(-count), order),
+                              {Error::invalid_decode_threshold, -1, -count, 0}))
+    return v;
   std::vector<std::int32_t> negative = tokens;
   negative.back() = -4;
   const Error negative_count{Error::negative_token_count, count - 1, -4, 0};
-  if (auto v = expect_refused("reorder", attn::reorder_batch(negative, tokens, {}, 1, order), negative_count)) return v;
-  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, negative, {}, 1, order), negative_count)) return v;
-  if (auto v = expect_refused("reorder", attn::reorder_batch(tokens, tokens, negative, 1, order), negative_count))
+  if (auto v = expect_refused("reorder, scheduled tokens", attn::reorder_batch(negative, tokens, {}, 1, order),
+                              negative_count))
+    return v;
+  if (auto v = expect_refused("reorder, computed tokens", attn::reorder_batch(tokens, negative, {}, 1, order),
+                              negative_count))
+    return v;
+  if (auto v = expect_refused("reorder, prompt tokens", attn::reorder_batch(tokens, tokens, negative, 1, order),
+                              negative_count))
     return v;
   return expect_untouched("reorder", order);
 }
@@ -151,8 +168,18 @@ Verdict reordering_refuses(std::int64_t count) {
 Verdict context_parallel_refuses(std::int64_t count) {
   std::vector<std::int32_t> lens(static_cast<std::size_t>(count), 5);
   std::vector<std::int32_t> local(lens.size(), untouched);
+  const auto least = narrow(1 - count);  // 0, or below
   if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 2, 1, local),
                               {Error::invalid_rank, -1, 2, 2}))
+    return v;
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, least - 1, 1, local),
+                              {Error::invalid_rank, -1, least - 1, 2}))
+    return v;
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, least, 0, 1, local),
+                              {Error::invalid_dcp_size, -1, least, 1}))
+    return v;
+  if (auto v = expect_refused("context parallel", attn::dcp_local_seq_lens(lens, 2, 1, least, local),
+                              {Error::invalid_interleave, -1, least, 1}))
     return v;
   if (auto v = expect_refused("context parallel",
                               attn::dcp_local_seq_lens(lens, 2, 0, 1, std::span{local}.first(lens.size() - 1)),
@@ -166,19 +193,47 @@ Verdict context_parallel_refuses(std::int64_t count) {
 }
 
 /// One request of six tokens, two of them new, over a table of three blocks of two.
-Verdict local_attention_refuses() {
-  const std::array<std::int32_t, 2> offsets{0, 2};
-  const std::array<std::int32_t, 1> lens{6};
-  const std::array<std::int32_t, 3> blocks{7, 8, 9};
-  const attn::LocalAttentionInput good{4, 2, offsets, lens, {blocks, 3}};
+struct SmallLocal {
+  std::array<std::int32_t, 2> offsets{0, 2};
+  std::array<std::int32_t, 1> lens{6};
+  std::array<std::int32_t, 3> blocks{7, 8, 9};
+  attn::LocalAttentionInput input{4, 2, offsets, lens, {blocks, 3}};
+};
+
+/// Offsets and lengths that a request may not have.
+Verdict local_attention_refuses_requests(const SmallLocal& good, attn::LocalAttentionBuilder& builder) {
+  const auto refused = [&](std::span<const std::int32_t> offsets, std::int32_t seq_len, const Error& expected) {
+    attn::LocalAttentionInput bad = good.input;
+    bad.query_start_loc = offsets;
+    bad.seq_lens = {&seq_len, 1};
+    return expect_refused("local attention", builder.build(bad), expected);
+  };
+  constexpr std::array<std::int32_t, 2> late{1, 2};
+  constexpr std::array<std::int32_t, 2> falling{0, -2};
+  if (auto v = refused(std::span{good.offsets}.first(1), 6, {Error::offsets_count, -1, 1, 2})) return v;
+  if (auto v = refused(late, 6, {Error::offsets_start, 0, 1, 0})) return v;
+  if (auto v = refused(falling, 6, {Error::offsets_decreasing, 1, -2, 0})) return v;
+  if (auto v = refused(good.offsets, -1, {Error::negative_seq_len, 0, -1, 0})) return v;
+  return refused(good.offsets, 1, {Error::seq_len_below_query_len, 0, 1, 2});
+}
+
+Verdict local_attention_refuses(std::int64_t count) {
+  const SmallLocal small;
+  const attn::LocalAttentionInput& good = small.input;
+  const auto& blocks = small.blocks;
   attn::LocalAttentionBuilder builder;
   const auto before = builder.build(good);
   if (!before) return Difference{"local attention", attn::message(before.error())};
+  if (auto v = local_attention_refuses_requests(small, builder)) return v;
   const auto refused = [&](auto change, const Error& expected) {
     attn::LocalAttentionInput bad = good;
     change(bad);
     return expect_refused("local attention", builder.build(bad), expected);
   };
+  const auto least = narrow(1 - count);  // 0, or below
+  if (auto v = refused([&](auto& bad) { bad.block_size = least; }, {Error::invalid_block_size, -1, least, 1})) return v;
+  if (auto v = refused([&](auto& bad) { bad.attn_chunk_size = least; }, {Error::invalid_attn_chunk_size, -1, least, 2}))
+    return v;
   if (auto v = refused([](auto& bad) { bad.attn_chunk_size = 5; }, {Error::invalid_attn_chunk_size, -1, 5, 2}))
     return v;
   if (auto v = refused([](auto& bad) { bad.block_table.num_cols = 4; }, {Error::count_mismatch, -1, 3, 4})) return v;
@@ -309,7 +364,7 @@ Verdict rooms_refuse_malformed_input(const Built& built) {
   if (auto v = prefill_chunks_refuse(count)) return v;
   if (auto v = reordering_refuses(count)) return v;
   if (auto v = context_parallel_refuses(count)) return v;
-  return local_attention_refuses();
+  return local_attention_refuses(count);
 }
 
 }  // namespace properties
