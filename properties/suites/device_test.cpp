@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -220,13 +221,26 @@ TEST_F(Device, a_bound_above_the_exact_length_leaves_an_empty_context) {
 }
 
 TEST_F(Device, a_capacity_below_zero_is_refused_by_name) {
-  for (const auto& [capacity, subject] :
-       {std::pair{Capacity{.max_reqs = -1}, "max_reqs"}, std::pair{Capacity{.max_chunks = -7}, "max_chunks"},
-        std::pair{Capacity{.builds_in_flight = 0}, "builds_in_flight"}}) {
-    const auto builder = DeviceMetadataBuilder::create(capacity);
-    ASSERT_FALSE(builder) << subject;
-    EXPECT_EQ(builder.error().kind, Error::invalid_capacity);
-    EXPECT_EQ(builder.error().subject, subject);
+  struct Wrong {
+    Capacity capacity;
+    const char* subject;
+    std::int64_t value;
+    std::int64_t least;
+  };
+  const Wrong all[] = {
+      {{.max_reqs = -1}, "max_reqs", -1, 0},
+      {{.max_query_tokens = -2}, "max_query_tokens", -2, 0},
+      {{.max_chunks = -7}, "max_chunks", -7, 0},
+      {{.max_slices = -3}, "max_slices", -3, 0},
+      {{.max_context_tokens = -4}, "max_context_tokens", -4, 0},
+      {{.max_window_tokens = -5}, "max_window_tokens", -5, 0},
+      {{.builds_in_flight = 0}, "builds_in_flight", 0, 1},
+  };
+  for (const Wrong& wrong : all) {
+    const auto builder = DeviceMetadataBuilder::create(wrong.capacity);
+    ASSERT_FALSE(builder) << wrong.subject;
+    EXPECT_EQ(builder.error(), (Error{Error::invalid_capacity, -1, wrong.value, wrong.least, wrong.subject}))
+        << attn::message(builder.error());
   }
 }
 
@@ -273,15 +287,23 @@ TEST_F(Device, above_its_capacity_a_builder_refuses_with_both_numbers_and_queues
 }
 
 TEST_F(Device, the_larger_of_two_capacities_has_room_for_both) {
-  const Capacity a{.max_reqs = 3, .max_query_tokens = 9, .max_chunks = 1, .max_slices = 2};
-  const Capacity b{.max_reqs = 2, .max_query_tokens = 10, .max_context_tokens = 4, .max_window_tokens = 5};
-  const Capacity both = max(a, b);
-  EXPECT_EQ(both, (Capacity{.max_reqs = 3,
-                            .max_query_tokens = 10,
-                            .max_chunks = 1,
-                            .max_slices = 2,
-                            .max_context_tokens = 4,
-                            .max_window_tokens = 5}));
+  using Numbers = std::array<std::int32_t, 8>;
+  const auto capacity_of = [](const Numbers& n) {
+    return Capacity{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7] != 0};
+  };
+  // Names every field: one more, and this does not compile until it is held as well.
+  [[maybe_unused]] const auto& [reqs, tokens, chunks, slices, context, window, in_flight, captures] = Capacity{};
+  for (std::size_t field = 0; field < Numbers{}.size(); ++field) {
+    Numbers numbers{3, 3, 3, 3, 3, 3, 3, 0};
+    const Capacity small = capacity_of(numbers);
+    numbers[field] = 4;
+    const Capacity large = capacity_of(numbers);
+    ASSERT_NE(small, large) << "field " << field;
+    EXPECT_EQ(max(small, large), large) << "field " << field;
+    EXPECT_EQ(max(large, small), large) << "field " << field;
+  }
+  EXPECT_EQ(max(capacity_of({1, 9, 1, 9, 1, 9, 1, 1}), capacity_of({9, 1, 9, 1, 9, 1, 9, 0})),
+            capacity_of({9, 9, 9, 9, 9, 9, 9, 1}));
 }
 
 /// False where the runtime has no graphs.
