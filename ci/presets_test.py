@@ -1,4 +1,4 @@
-"""Every preset to configure with has one to build with, and one to test with where it builds tests; CMake reads them all."""
+"""Every preset to configure with has one to build with, and one to test with where it builds tests."""
 import json
 import pathlib
 import subprocess
