@@ -7,8 +7,8 @@
 namespace fuzz {
 namespace {
 
-/// One counter a feature; the section's name is libFuzzer's convention on Linux. `used`, because nothing here reads them: an
-/// optimiser that sees that leaves out the array and all writes to it.
+/// One counter a feature; the section's name is libFuzzer's convention on Linux. `used`, because nothing here reads
+/// them: an optimiser that sees that leaves out the array and all writes to it.
 constexpr std::size_t num_counters = 512;
 __attribute__((used, section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, num_counters> counters;
 

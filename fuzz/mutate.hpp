@@ -9,8 +9,8 @@
 /// legal.
 namespace fuzz {
 
-/// A text like `text` but for one to a few changes; of at most `max_size` bytes, which is at least 16. In place of a text
-/// that does not parse, a drawn case is changed: a target started without seeds begins with those.
+/// A text like `text` but for one to a few changes; of at most `max_size` bytes, which is at least 16. In place of a
+/// text that does not parse, a drawn case is changed: a target started without seeds begins with those.
 [[nodiscard]] std::string mutate(std::string_view text, std::size_t max_size, const Mutations& mutations,
                                  properties::Random& random);
 

@@ -220,12 +220,65 @@ bool numbers_are_true(const Batch& batch, const Judged& judged, const Error& err
   }
 }
 
-/// The line people read names the kind and the value found, so that it can be acted on.
+/// Which numbers a kind has, as error.hpp lists them.
+struct Numbers {
+  bool index = false;
+  bool value = true;
+  bool limit = false;
+};
+
+Numbers numbers_of(Error::Kind kind) {
+  switch (kind) {
+    case Error::offsets_start:
+    case Error::negative_seq_len:
+    case Error::negative_upper_bound:
+      return {.index = true};
+    case Error::missing_seq_lens:
+      return {.index = true, .value = false};
+    case Error::offsets_decreasing:
+    case Error::max_query_len_too_small:
+    case Error::seq_len_above_bound:
+    case Error::max_seq_len_too_small:
+    case Error::unordered:
+    case Error::sum_overflow:
+      return {.index = true, .limit = true};
+    case Error::offsets_count:
+    case Error::token_count_mismatch:
+    case Error::seq_lens_count:
+    case Error::upper_bound_count:
+    case Error::workspace_too_small:
+    case Error::capacity_exceeded:
+      return {.limit = true};
+    default:
+      return {};
+  }
+}
+
+/// What a kind has no number or name for is as in an error that says nothing.
+bool says_no_more(const Error& error) {
+  const Error nothing;
+  const Numbers numbers = numbers_of(error.kind);
+  return (numbers.index || error.index == nothing.index) && (numbers.value || error.value == nothing.value) &&
+         (numbers.limit || error.limit == nothing.limit) && error.subject == nothing.subject &&
+         error.hip_error == nothing.hip_error;
+}
+
+/// Whether a line has this number, and not only as a part of another.
+bool has_number(std::string_view line, std::int64_t number) {
+  const std::string digits = std::to_string(number);
+  const auto is_digit = [&](std::size_t at) { return at < line.size() && line[at] >= '0' && line[at] <= '9'; };
+  for (std::size_t at = line.find(digits); at != std::string_view::npos; at = line.find(digits, at + 1))
+    if (!is_digit(at + digits.size()) && (at == 0 || !is_digit(at - 1))) return true;
+  return false;
+}
+
+/// The line people read names the kind and every number that the kind has, so that it can be acted on.
 bool line_says_it(const Error& error) {
   const std::string line = attn::message(error);
-  const bool has_value =
-      error.kind == Error::missing_seq_lens || line.find(std::to_string(error.value)) != std::string::npos;
-  return line.starts_with(attn::name(error.kind)) && has_value && line.find('\n') == std::string::npos;
+  const Numbers numbers = numbers_of(error.kind);
+  return line.starts_with(attn::name(error.kind)) && line.find('\n') == std::string::npos &&
+         (!numbers.index || has_number(line, error.index)) && (!numbers.value || has_number(line, error.value)) &&
+         (!numbers.limit || has_number(line, error.limit));
 }
 
 }  // namespace
@@ -264,7 +317,7 @@ Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged, co
   if (!broken[error->kind])
     return Difference{"error kind",
                       fmt::format("{}, but the batch breaks {}", attn::message(*error), names_of(broken))};
-  if (!numbers_are_true(batch, judged, *error, max_entries))
+  if (!numbers_are_true(batch, judged, *error, max_entries) || !says_no_more(*error))
     return Difference{"error numbers", fmt::format("{} (index {}, value {}, limit {}) is not what stands in the batch",
                                                    attn::message(*error), error->index, error->value, error->limit)};
   if (!line_says_it(*error)) return Difference{"error text", attn::message(*error)};

@@ -33,7 +33,7 @@ struct Judged {
 [[nodiscard]] Verdict legal_batches_are_built(const Judged& judged, const attn::Error& error);
 
 /// E2. A batch that breaks a rule is refused (`error` is nothing when it was built), and the error names a rule it
-/// breaks, with the index, value and limit that stand in the batch.
+/// breaks, with the index, value and limit that stand in the batch, and none where the kind has none. Its line says them.
 [[nodiscard]] Verdict errors_tell_the_truth(const attn::Batch& batch, const Judged& judged,
                                             const std::optional<attn::Error>& error, std::int64_t max_entries);
 

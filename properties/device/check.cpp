@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <memory>
 #include <string>
 #include <utility>
@@ -358,12 +359,32 @@ class Sequence {
     const auto replayed = builder.restage(built, subject.batch().host(), subject.batch().lengths(), streams_[0].get());
     const Counts after = counts();
     if (!replayed && replayed.error().kind == attn::Error::graph_mismatch && may_need_other_kernels)
-      return std::nullopt;
+      return check_mismatch(builder, built, subject, replayed.error(), where);
     if (!replayed) return unexpected_error("D4", where, replayed.error());
     if (auto finding = check_costs(before, after, where)) return finding;
     set_invariant_in_progress("D4");
     require_hip(hipGraphLaunch(exec, streams_[0].get()), "hipGraphLaunch");
     return finding_of("D4", where, subject.compare_with(download(*replayed, streams_[0])));
+  }
+
+  /// A graph that cannot take a batch says what it has otherwise: the number of requests, or how many kernels it lacks.
+  /// Which ones the batch needs, a build outside the graph tells.
+  std::optional<Finding> check_mismatch(DeviceMetadataBuilder& builder, const DeviceMetadata& captured,
+                                        const Subject& subject, const attn::Error& found, std::string_view where) {
+    const auto built = builder.build(subject.batch().host(), subject.batch().lengths(), streams_[0].get());
+    if (!built) return unexpected_error("D4", where, built.error());
+    // Nothing of it is under way when the next replay counts what it waits for.
+    require_hip(hipStreamSynchronize(streams_[0].get()), "hipStreamSynchronize");
+    const int num_missing = std::popcount(built->kernels & ~captured.kernels);
+    const attn::Error expected =
+        built->num_reqs != captured.num_reqs
+            ? attn::Error{attn::Error::graph_mismatch, -1, built->num_reqs, captured.num_reqs, "requests"}
+            : attn::Error{attn::Error::graph_mismatch, -1, num_missing, 0, "kernels that were not captured"};
+    if (expected.value == expected.limit)
+      return finding_of("D4", Difference{std::string{where}, fmt::format("{}, but it has all", said(found))});
+    if (found == expected) return std::nullopt;
+    return finding_of("D4", Difference{std::string{where}, fmt::format("{} (index {}), expected {}", said(found),
+                                                                       found.index, said(expected))});
   }
 
   [[nodiscard]] std::size_t captured_at() const { return seed_ % buildable_.size(); }
@@ -470,14 +491,12 @@ class Faults {
   static std::optional<Finding> check_error(const tl::expected<T, attn::Error>& result, std::int64_t n,
                                             const std::string& where) {
     if (result) return finding_of("D6", Difference{where, "failed, and nobody noticed"});
-    const attn::Error& error = result.error();
     // A launch has no call of its own in HIP's interface: what fails is asked for afterwards.
     const std::string_view expected = failed_function() == "hipLaunchKernel" ? "hipLaunchKernelGGL" : failed_function();
-    if (error.kind == attn::Error::device && error.value == error_of(n) && error.subject == expected &&
-        error.hip_error == hipGetErrorName(error_of(n)))
+    if (result.error() == attn::Error{attn::Error::device, -1, error_of(n), 0, expected, hipGetErrorName(error_of(n))})
       return std::nullopt;
-    return finding_of("D6", Difference{where, fmt::format("{}, expected {} failed with {}", said(error), expected,
-                                                          hipGetErrorName(error_of(n)))});
+    return finding_of("D6", Difference{where, fmt::format("{}, expected {} failed with {}", said(result.error()),
+                                                          expected, hipGetErrorName(error_of(n)))});
   }
 
   static std::optional<Finding> check_leaks(const Counts& before, const std::string& where) {

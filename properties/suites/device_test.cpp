@@ -329,7 +329,37 @@ TEST_F(Device, a_capture_without_room_for_one_is_refused) {
     EXPECT_EQ(hipGraphDestroy(graph), hipSuccess);
   }
   ASSERT_FALSE(built);
-  EXPECT_EQ(built.error().kind, Error::invalid_capacity) << attn::message(built.error());
+  const Error no_room{Error::invalid_capacity, -1, 0, 1, "captures"};
+  EXPECT_EQ(built.error(), no_room) << attn::message(built.error());
+  const auto replayed = builder->restage({}, arrays.batch(), {}, stream.get());
+  ASSERT_FALSE(replayed);
+  EXPECT_EQ(replayed.error(), no_room) << attn::message(replayed.error());
+}
+
+/// What a graph has otherwise: it is of another builder, or its build was of fewer regions and has not all kernels.
+TEST_F(Device, a_graph_that_cannot_take_a_batch_says_why) {
+  const auto decodes = device::DeviceBatch::make(step_of("batch 4q1s9"), device::LengthKind::host);
+  const auto windows = device::DeviceBatch::make(step_of("window_left 3\nbatch 4q5s9"), device::LengthKind::host);
+  const auto capacity =
+      max(*attn::device::required_capacity(decodes->host()), *attn::device::required_capacity(windows->host()));
+  const device::Stream stream;
+  auto builder = DeviceMetadataBuilder::create(capacity);
+  auto another = DeviceMetadataBuilder::create(capacity);
+  ASSERT_TRUE(builder && another);
+  if (!begin_capture(stream)) GTEST_SKIP() << "this runtime has no graphs";
+  const auto recorded = builder->build(decodes->host(), {}, stream.get());
+  hipGraph_t graph = nullptr;
+  ASSERT_EQ(hipStreamEndCapture(stream.get(), &graph), hipSuccess);
+  ASSERT_EQ(hipGraphDestroy(graph), hipSuccess);
+  ASSERT_TRUE(recorded) << attn::message(recorded.error());
+  const auto of_another = another->restage(*recorded, decodes->host(), {}, stream.get());
+  ASSERT_FALSE(of_another);
+  EXPECT_EQ(of_another.error(), (Error{Error::graph_mismatch, -1, 1, 0, "build captured with this builder"}));
+  const auto more = builder->restage(*recorded, windows->host(), {}, stream.get());
+  ASSERT_FALSE(more);
+  // scan_shares, scan_chunks, map_contexts, scan_windows, map_windows.
+  EXPECT_EQ(more.error(), (Error{Error::graph_mismatch, -1, 5, 0, "kernels that were not captured"}))
+      << attn::message(more.error());
 }
 
 /// A decode batch in a graph, at its captured size, as servers replay it: fewer real requests, padding behind them.
