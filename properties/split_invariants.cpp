@@ -176,11 +176,11 @@ Verdict prefill_chunks_are_the_longest_that_fit(const Built& built) {
   std::vector<attn::RequestRange> chunks(seq_lens.size());
   const auto count = attn::split_prefill_chunks(seq_lens, built.batch.config.workspace_tokens, offset, chunks);
   if (bad != seq_lens.end()) {
-    if (!count && count.error().index == bad - seq_lens.begin() &&
-        (*bad < 0 ? count.error().value : count.error().limit) == *bad)
-      return std::nullopt;
-    return Difference{fmt::format("request {}", bad - seq_lens.begin()),
-                      fmt::format("length {} is not refused by its index", *bad)};
+    const std::int64_t index = bad - seq_lens.begin();
+    const attn::Error expected = *bad < 0 ? attn::Error{attn::Error::negative_seq_len, index, *bad, 0}
+                                          : attn::Error{attn::Error::workspace_too_small, index, workspace, *bad};
+    if (!count && count.error() == expected) return std::nullopt;
+    return Difference{fmt::format("request {}", index), fmt::format("length {} is not refused by its index", *bad)};
   }
   if (!count) return Difference{"prefill chunks", attn::message(count.error())};
   std::size_t next = 0;
