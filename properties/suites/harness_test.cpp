@@ -83,6 +83,15 @@ TEST(Reduce, keeps_of_schedule_and_fault_what_the_finding_needs) {
   EXPECT_EQ(properties::reduce(start, *needs_neither(start), needs_neither, always).smallest, Case{{Step{}}});
 }
 
+TEST(Reduce, takes_settings_back_that_have_to_be_the_same) {
+  const auto needs_equal = [](const Case& parsed) -> std::optional<Finding> {
+    if (parsed.steps.size() < 2 || !(parsed.steps[0].config == parsed.steps[1].config)) return std::nullopt;
+    return Finding{"M4", "claim", "", ""};
+  };
+  const Case start = parsed("decode_threshold 4\nworkspace_tokens 64\nthen\n");
+  EXPECT_EQ(properties::reduce(start, *needs_equal(start), needs_equal, always).smallest, (Case{{Step{}, Step{}}}));
+}
+
 TEST(Reduce, gets_past_counts_that_have_no_finding) {
   // Five requests have it and one, nothing between; near 2^31 half of a length has it not, and one below it has.
   const auto counts = [](const Case& parsed) -> std::optional<Finding> {
@@ -253,7 +262,7 @@ TEST(Mutator, reaches_every_kind_of_change) {
     if (step.config.chunk_policy == attn::ChunkPolicy::packed) seen.insert("policy");
     if (step.seq_lens.source == batchtext::Lens::none) seen.insert("no lengths");
     if (step.seq_lens_upper_bound.source != batchtext::Lens::none) seen.insert("bound");
-    if (step.query_start_loc) seen.insert("offsets");
+    if (step.query_start_loc) seen.insert(step.query_start_loc->empty() ? "no offsets" : "offsets");
     if (step.schedule_seed != 0) seen.insert("schedule");
     if (step.fail_call) seen.insert("fault");
     for (const auto& request : step.requests) {
@@ -261,7 +270,7 @@ TEST(Mutator, reaches_every_kind_of_change) {
       if (request.query_len == 0) seen.insert("padding");
     }
   }
-  EXPECT_EQ(seen.size(), 14u) << testing::PrintToString(seen);
+  EXPECT_EQ(seen.size(), 15u) << testing::PrintToString(seen);
 }
 
 }  // namespace
