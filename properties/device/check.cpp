@@ -1,5 +1,6 @@
 #include "properties/device/check.hpp"
 
+#include "attn/checked.hpp"
 #include "properties/compare.hpp"
 #include "properties/device/expect.hpp"
 #include "properties/device/run.hpp"
@@ -21,6 +22,7 @@ namespace {
 using attn::device::Capacity;
 using attn::device::DeviceMetadata;
 using attn::device::DeviceMetadataBuilder;
+using attn::device::Tiling;
 
 constexpr std::array table_of_claims{
     Claim{"D1", "the device's metadata equals the CPU path's, and so does what it refuses"},
@@ -100,6 +102,22 @@ std::unique_ptr<Subject> choose_subject(const batchtext::Step& step, std::uint64
   return chosen ? std::move(chosen) : make_subject(step, LengthKind::host, max_entries);
 }
 
+/// A tiling that cuts the rows of a batch of this capacity as the default cuts rows of thousands: into a few tiles,
+/// each a segment of its own or several to a segment. Every other one is the default.
+Tiling tiling_of(std::uint64_t seed, const Capacity& capacity) {
+  // An execution's time is in its tiles: a row of many passes has few of them too.
+  constexpr std::int32_t most_tiles_of_passes = 16;
+  constexpr std::int32_t num_tiles[]{2, 0, 3, 0, 5, 0};
+  constexpr std::int32_t max_segments[]{attn::device::max_row_segments, 0, 2, 0, 3, 0};
+  const std::size_t choice = seed % std::size(num_tiles);
+  if (num_tiles[choice] == 0) return {};
+  const std::int64_t extends =
+      capacity.max_chunks > 0 ? capacity.max_slices / capacity.max_chunks : std::int64_t{capacity.max_reqs};
+  const std::int64_t items = std::max({std::int64_t{1}, attn::ceil_div(extends, num_tiles[choice]),
+                                       attn::ceil_div(capacity.max_chunks, most_tiles_of_passes)});
+  return {static_cast<std::int32_t>(std::min<std::int64_t>(items, attn::device::max_tile_items)), max_segments[choice]};
+}
+
 /// The order that forgives most first: what is queued runs at once, threads one after the other. Then what the seed
 /// says, as late as can be.
 std::array<Schedule, 2> schedules_of(const batchtext::Step& step) {
@@ -152,14 +170,15 @@ std::optional<Finding> check_costs(const Counts& before, const Counts& after, st
 
 /// One build on a builder of exactly the capacity the batch needs, so that whatever leaves an array leaves an
 /// allocation.
-tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::string_view where) {
+tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::uint64_t tiling_seed,
+                                             std::string_view where) {
   auto capacity = attn::device::required_capacity(subject.batch().host());
   if (!capacity) return tl::unexpected(unexpected_error("D1", where, capacity.error()));
   capacity->captures = false;
   capacity->builds_in_flight = 1;
   // A stream outlives the builder that has used it.
   const Stream stream;
-  auto builder = DeviceMetadataBuilder::create(*capacity);
+  auto builder = DeviceMetadataBuilder::create(*capacity, tiling_of(tiling_seed, *capacity));
   if (!builder) return tl::unexpected(unexpected_error("D1", where, builder.error()));
   subject.batch().upload();
   const Counts before = counts();
@@ -173,6 +192,7 @@ tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::string
 
 std::optional<Finding> check_builds(const batchtext::Step& step, LengthKind kind, const Scope& scope) {
   std::optional<Downloaded> first;
+  auto tiling_seed = static_cast<std::uint64_t>(step.schedule_seed);
   for (const Schedule& schedule : schedules_of(step)) {
     if (first && !scope.thorough && kind == LengthKind::host) break;
     follow(schedule);
@@ -182,7 +202,7 @@ std::optional<Finding> check_builds(const batchtext::Step& step, LengthKind kind
     const std::string where = name(kind);
     if (!subject->host()) return check_refusal(*subject, where);
     set_invariant_in_progress(first ? "D5" : "D1");
-    auto found = build_once(*subject, where);
+    auto found = build_once(*subject, tiling_seed++, where);
     if (!found) return found.error();
     if (!first) {
       if (auto finding = finding_of("D1", where, subject->compare_with(*found))) return finding;
@@ -265,7 +285,7 @@ class Sequence {
     set_invariant_in_progress("D1");
     // With one in flight each build has to wait until the copy of the one before has been made.
     capacity_.builds_in_flight = seed_ % 2 == 0 ? 1 : 2;
-    auto builder = DeviceMetadataBuilder::create(capacity_);
+    auto builder = DeviceMetadataBuilder::create(capacity_, tiling_of(seed_, capacity_));
     if (!builder) return unexpected_error("D1", "create", builder.error());
     for (const auto& subject : subjects_) subject->batch().upload();
     for (const auto& variant : variants_) variant->batch().upload();
@@ -424,7 +444,7 @@ class Faults {
     const auto capacity = attn::device::required_capacity(subject_->batch().host());
     if (!capacity) return unexpected_error("D6", "capacity", capacity.error());
     if (auto finding = fail_in_create(*capacity)) return finding;
-    auto builder = DeviceMetadataBuilder::create(*capacity);
+    auto builder = DeviceMetadataBuilder::create(*capacity, tiling_for(*capacity));
     if (!builder) return unexpected_error("D6", "create", builder.error());
     subject_->batch().upload();
     Queued last;
@@ -439,6 +459,10 @@ class Faults {
   }
 
  private:
+  [[nodiscard]] Tiling tiling_for(const Capacity& capacity) const {
+    return tiling_of(static_cast<std::uint64_t>(step_.schedule_seed), capacity);
+  }
+
   static hipError_t error_of(std::int64_t n) {
     constexpr hipError_t errors[]{hipErrorOutOfMemory, hipErrorLaunchFailure, hipErrorInvalidValue, hipErrorUnknown};
     return errors[n % static_cast<std::int64_t>(std::size(errors))];
@@ -450,7 +474,7 @@ class Faults {
     for (std::int64_t n = 1;; ++n) {
       const Counts before = counts();
       fail_call(n, error_of(n));
-      const auto builder = DeviceMetadataBuilder::create(capacity);
+      const auto builder = DeviceMetadataBuilder::create(capacity, tiling_for(capacity));
       if (!stop_failing()) return std::nullopt;
       const std::string where = fmt::format("create, call {} ({})", n, failed_function());
       if (auto finding = check_error(builder, n, where)) return finding;

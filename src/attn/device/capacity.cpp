@@ -60,6 +60,23 @@ std::optional<Error> check_capacity(const Capacity& capacity) noexcept {
   return std::nullopt;
 }
 
+std::optional<Error> check_tiling(const Tiling& tiling) noexcept {
+  struct Number {
+    std::string_view name;
+    std::int32_t value;
+    std::int32_t most;
+  };
+  const Number numbers[] = {
+      {"tile_items", tiling.tile_items, max_tile_items},
+      {"max_segments", tiling.max_segments, max_row_segments},
+  };
+  for (const Number& number : numbers) {
+    if (number.value < 1) return Error{Error::invalid_capacity, -1, number.value, 1, number.name};
+    if (number.value > number.most) return Error{Error::capacity_exceeded, -1, number.value, number.most, number.name};
+  }
+  return std::nullopt;
+}
+
 std::optional<Error> check_fit(const Batch& batch, const Plan& plan, const Capacity& capacity) noexcept {
   struct Use {
     std::string_view name;

@@ -10,6 +10,9 @@ namespace attn::device {
 /// Errors: invalid_capacity.
 [[nodiscard]] std::optional<Error> check_capacity(const Capacity& capacity) noexcept;
 
+/// Errors: invalid_capacity, capacity_exceeded.
+[[nodiscard]] std::optional<Error> check_tiling(const Tiling& tiling) noexcept;
+
 /// Whether a planned batch has room. Errors: capacity_exceeded.
 [[nodiscard]] std::optional<Error> check_fit(const Batch& batch, const Plan& plan, const Capacity& capacity) noexcept;
 

@@ -81,7 +81,7 @@ struct DeviceMetadataBuilder::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  std::optional<Error> allocate(const Capacity& wanted) noexcept;
+  std::optional<Error> allocate(const Capacity& wanted, const Tiling& tiling) noexcept;
   tl::expected<StagingSlot*, Error> take_slot() noexcept;
   std::optional<Error> finish_unmarked_work() noexcept;
   void mark_end(Event& end, hipStream_t stream) noexcept;
@@ -100,7 +100,7 @@ struct DeviceMetadataBuilder::State {
 
 // ---- allocation, end ------------------------------------------------------------------------------------------------
 
-std::optional<Error> DeviceMetadataBuilder::State::allocate(const Capacity& wanted) noexcept {
+std::optional<Error> DeviceMetadataBuilder::State::allocate(const Capacity& wanted, const Tiling& tiling) noexcept {
   capacity = wanted;
   int device = 0;
   if (auto error = check(hipGetDevice(&device), "hipGetDevice")) return error;
@@ -109,11 +109,11 @@ std::optional<Error> DeviceMetadataBuilder::State::allocate(const Capacity& want
     return error;
 
   for (BuildSet& set : sets) {
-    if (auto error = set.outputs.allocate(capacity)) return error;
+    if (auto error = set.outputs.allocate(capacity, tiling)) return error;
     if (auto error = set.done.create()) return error;
   }
   if (capacity.captures)
-    if (auto error = captured_outputs.allocate(capacity)) return error;
+    if (auto error = captured_outputs.allocate(capacity, tiling)) return error;
 
   const auto num_slots = static_cast<std::size_t>(capacity.builds_in_flight);
   slots.reset(new (std::nothrow) StagingSlot[num_slots]);
@@ -242,11 +242,13 @@ DeviceMetadataBuilder::DeviceMetadataBuilder(DeviceMetadataBuilder&&) noexcept =
 DeviceMetadataBuilder& DeviceMetadataBuilder::operator=(DeviceMetadataBuilder&&) noexcept = default;
 DeviceMetadataBuilder::~DeviceMetadataBuilder() = default;
 
-tl::expected<DeviceMetadataBuilder, Error> DeviceMetadataBuilder::create(const Capacity& capacity) noexcept {
+tl::expected<DeviceMetadataBuilder, Error> DeviceMetadataBuilder::create(const Capacity& capacity,
+                                                                         const Tiling& tiling) noexcept {
   if (auto error = check_capacity(capacity)) return tl::unexpected(*error);
+  if (auto error = check_tiling(tiling)) return tl::unexpected(*error);
   std::unique_ptr<State> state(new (std::nothrow) State);
   if (state == nullptr) return tl::unexpected(Error{Error::out_of_memory, -1, sizeof(State), 0});
-  if (auto error = state->allocate(capacity)) return tl::unexpected(*error);
+  if (auto error = state->allocate(capacity, tiling)) return tl::unexpected(*error);
   return DeviceMetadataBuilder(std::move(state));
 }
 

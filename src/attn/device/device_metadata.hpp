@@ -33,6 +33,19 @@ struct Capacity {
   friend bool operator==(const Capacity&, const Capacity&) = default;
 };
 
+/// Columns of a row that a block of the largest size scans at a time.
+inline constexpr std::int32_t max_tile_items = 1024;
+/// Segments of a row at most: each block adds up the sums of all segments before its own.
+inline constexpr std::int32_t max_row_segments = 256;
+
+/// How the kernels cut rows of many extends, or many passes, into pieces for blocks. The metadata is the same for every
+/// tiling. The defaults are the fast ones; a test takes small numbers, so that a row of a few extends is cut as one of
+/// thousands is.
+struct Tiling {
+  std::int32_t tile_items = max_tile_items;      ///< columns that a block scans at a time at most: 1 to max_tile_items
+  std::int32_t max_segments = max_row_segments;  ///< blocks that share a row at most: 1 to max_row_segments
+};
+
 /// The least capacity that `batch` fits in, by what the host knows of it. Errors: those of `make_plan`.
 [[nodiscard]] tl::expected<Capacity, Error> required_capacity(const Batch& batch) noexcept;
 
@@ -95,9 +108,10 @@ struct DeviceMetadata {
 /// A graph holds one build of a builder. Not for use from two threads at once.
 class DeviceMetadataBuilder {
  public:
-  /// Allocates everything. Errors: invalid_capacity, capacity_exceeded; device or out_of_memory, with nothing left
-  /// allocated.
-  [[nodiscard]] static tl::expected<DeviceMetadataBuilder, Error> create(const Capacity& capacity) noexcept;
+  /// Allocates everything. Errors: invalid_capacity, capacity_exceeded, which name the number of `capacity` or
+  /// `tiling`; device or out_of_memory, with nothing left allocated.
+  [[nodiscard]] static tl::expected<DeviceMetadataBuilder, Error> create(const Capacity& capacity,
+                                                                         const Tiling& tiling = {}) noexcept;
 
   DeviceMetadataBuilder(DeviceMetadataBuilder&&) noexcept;
   DeviceMetadataBuilder& operator=(DeviceMetadataBuilder&&) noexcept;

@@ -18,6 +18,20 @@ enum class LengthSource : std::uint8_t {
   device_computed  ///< device_lengths + query_len
 };
 
+/// How a row is dealt to blocks: in `count` segments of `size` columns, the last one shorter. It depends on the row and
+/// the builder's tiling, not on the launch, so that a captured graph scans a longer row as well.
+struct Segments {
+  std::int64_t count;
+  std::int64_t size;
+};
+
+[[nodiscard]] constexpr Segments cut_row(std::int64_t num_columns, const Tiling& tiling) noexcept {
+  const std::int64_t tiles = ceil_div(num_columns, tiling.tile_items);
+  const std::int64_t tiles_per_segment = tiles > tiling.max_segments ? ceil_div(tiles, tiling.max_segments) : 1;
+  const std::int64_t size = tiles_per_segment * tiling.tile_items;
+  return {ceil_div(num_columns, size), size};
+}
+
 /// The requests [first_req, first_req + num_reqs) of one class.
 struct RegionJob {
   std::int32_t first_req;
@@ -49,6 +63,9 @@ struct Job {
   std::int64_t context_tokens;  ///< as ChunkPlan's total_tokens
   std::int32_t window_left;
   std::int32_t window_tokens;
+  std::int32_t tile_items;   ///< Tiling's
+  Segments extend_segments;  ///< of a row with a column for each extend
+  Segments chunk_segments;   ///< of a row with a column for each chunk
 
   // Output, all of it device memory.
   DeviceScalars* scalars;
@@ -90,24 +107,7 @@ static_assert(std::is_trivially_copyable_v<Job>);
 inline constexpr std::int32_t max_block_threads = 256;
 /// Neighbours that one thread of a scan takes, so that the part that threads do together is a quarter as long.
 inline constexpr std::int32_t items_per_thread = 4;
-/// Items that a full block scans at a time.
-inline constexpr std::int32_t max_tile_items = max_block_threads * items_per_thread;
-/// Segments of a row at most: each block adds up the sums of all segments before its own.
-inline constexpr std::int64_t max_segments = 256;
-
-/// How a row is dealt to blocks: in `count` segments of `size` columns, the last one shorter. It depends on the row
-/// alone, not on the launch, so that a captured graph scans a longer row as well.
-struct Segments {
-  std::int64_t count;
-  std::int64_t size;
-};
-
-[[nodiscard]] constexpr Segments cut_row(std::int64_t num_columns) noexcept {
-  const std::int64_t tiles = ceil_div(num_columns, max_tile_items);
-  const std::int64_t tiles_per_segment = tiles > max_segments ? ceil_div(tiles, max_segments) : 1;
-  const std::int64_t size = tiles_per_segment * max_tile_items;
-  return {ceil_div(num_columns, size), size};
-}
+static_assert(max_tile_items == max_block_threads * items_per_thread);
 
 // ---- kernels --------------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,7 @@ struct ShareColumns {
   using Sum = std::int32_t;
   static __device__ std::int64_t num_rows(const Job& job) { return has_shares(job) ? job.num_chunks : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
+  static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
   static __device__ std::int32_t load(const Job& job, std::int64_t chunk, std::int64_t e) {
     return static_cast<std::int32_t>(clamp_to(job.context_lens[e] - chunk * job.chunk_tokens, 0, job.chunk_tokens));
   }
@@ -238,6 +239,7 @@ struct ChunkColumns {
   using Sum = std::int64_t;
   static __device__ std::int64_t num_rows(const Job& job) { return has_shares(job) ? 1 : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_chunks; }
+  static __device__ const Segments& segments(const Job& job) { return job.chunk_segments; }
   static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t chunk) {
     return job.chunk_totals[chunk];
   }
@@ -258,6 +260,7 @@ struct ContextColumns {
   using Sum = std::int64_t;
   static __device__ std::int64_t num_rows(const Job& job) { return has_packed(job) ? 1 : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
+  static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
   static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t e) { return job.context_lens[e]; }
   static __device__ void store(const Job& job, std::int64_t, std::int64_t e, std::int32_t, Sum before) {
     job.context_begins[e] = before;
@@ -304,7 +307,7 @@ __device__ void finish_packed_pass(const Job& job, std::int64_t chunk, const Pas
 /// The slices of each pass follow from where contexts begin.
 __global__ void __launch_bounds__(max_block_threads) slice_packed_kernel(const Job* __restrict__ at) {
   const Job& job = *at;
-  const Segments segments = cut_row(job.num_extends);
+  const Segments segments = job.extend_segments;
   const std::int64_t num_units = has_packed(job) ? job.num_chunks * segments.count : 0;
   for (std::int64_t index = blockIdx.x; index < num_units; index += gridDim.x) {
     const Unit unit = unit_at(index, segments, job.num_extends);
@@ -339,6 +342,7 @@ struct WindowColumns {
   using Sum = std::int32_t;
   static __device__ std::int64_t num_rows(const Job& job) { return job.has_window ? 1 : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
+  static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
   static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t e) { return job.window_lens[e]; }
   static __device__ void store(const Job& job, std::int64_t, std::int64_t e, std::int32_t, Sum before) {
     job.cu_window_lens[e] = before;
@@ -377,9 +381,9 @@ class Launcher {
     return is_wanted(kernel);
   }
   /// The same for a kernel that works on rows; then with one block a segment.
-  bool wants_rows(Kernel kernel, std::int64_t num_rows, std::int64_t num_columns) noexcept {
+  bool wants_rows(Kernel kernel, std::int64_t num_rows, std::int64_t num_columns, const Segments& segments) noexcept {
     set_threads(ceil_div(num_columns, items_per_thread));
-    set_blocks(num_rows * cut_row(num_columns).count);
+    set_blocks(num_rows * segments.count);
     return is_wanted(kernel);
   }
   /// To be called right behind each launch.
@@ -434,20 +438,20 @@ void launch_request_kernels(Launcher& next, const Job& job, const Job* at, hipSt
 }
 
 void launch_share_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
-  if (next.wants_rows(sum_share_segments, job.num_chunks, job.num_extends)) {
+  if (next.wants_rows(sum_share_segments, job.num_chunks, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(sum_segments_kernel<ShareColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
-  if (next.wants_rows(scan_shares, job.num_chunks, job.num_extends)) {
+  if (next.wants_rows(scan_shares, job.num_chunks, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(scan_rows_kernel<ShareColumns>, next.grid(), next.block(), next.scan_bytes<ShareColumns>(),
                        stream, at);
     next.check();
   }
-  if (next.wants_rows(sum_chunk_segments, 1, job.num_chunks)) {
+  if (next.wants_rows(sum_chunk_segments, 1, job.num_chunks, job.chunk_segments)) {
     hipLaunchKernelGGL(sum_segments_kernel<ChunkColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
-  if (next.wants_rows(scan_chunks, 1, job.num_chunks)) {
+  if (next.wants_rows(scan_chunks, 1, job.num_chunks, job.chunk_segments)) {
     hipLaunchKernelGGL(scan_rows_kernel<ChunkColumns>, next.grid(), next.block(), next.scan_bytes<ChunkColumns>(),
                        stream, at);
     next.check();
@@ -455,27 +459,27 @@ void launch_share_kernels(Launcher& next, const Job& job, const Job* at, hipStre
 }
 
 void launch_packed_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
-  if (next.wants_rows(sum_context_segments, 1, job.num_extends)) {
+  if (next.wants_rows(sum_context_segments, 1, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(sum_segments_kernel<ContextColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
-  if (next.wants_rows(scan_contexts, 1, job.num_extends)) {
+  if (next.wants_rows(scan_contexts, 1, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(scan_rows_kernel<ContextColumns>, next.grid(), next.block(), next.scan_bytes<ContextColumns>(),
                        stream, at);
     next.check();
   }
-  if (next.wants_rows(slice_packed, job.num_chunks, job.num_extends)) {
+  if (next.wants_rows(slice_packed, job.num_chunks, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(slice_packed_kernel, next.grid(), next.block(), 0, stream, at);
     next.check();
   }
 }
 
 void launch_window_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
-  if (next.wants_rows(sum_window_segments, 1, job.num_extends)) {
+  if (next.wants_rows(sum_window_segments, 1, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(sum_segments_kernel<WindowColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
     next.check();
   }
-  if (next.wants_rows(scan_windows, 1, job.num_extends)) {
+  if (next.wants_rows(scan_windows, 1, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(scan_rows_kernel<WindowColumns>, next.grid(), next.block(), next.scan_bytes<WindowColumns>(),
                        stream, at);
     next.check();
@@ -494,11 +498,11 @@ std::uint32_t needed_kernels(const Job& job) noexcept {
   const bool shares = has_shares(job);
   const bool packed = has_packed(job);
   const bool windows = job.has_window && job.num_extends > 0;
-  const bool long_rows = cut_row(job.num_extends).count > 1;
+  const bool long_rows = job.extend_segments.count > 1;
   return prepare_requests | bit_if(has_lengths(job) && job.num_unpadded > 0, reduce_lengths) |
          bit_if(has_lengths(job) && job.num_actual_tokens > 0, write_positions) |
          bit_if(shares && long_rows, sum_share_segments) | bit_if(shares, scan_shares) |
-         bit_if(shares && cut_row(job.num_chunks).count > 1, sum_chunk_segments) | bit_if(shares, scan_chunks) |
+         bit_if(shares && job.chunk_segments.count > 1, sum_chunk_segments) | bit_if(shares, scan_chunks) |
          bit_if(packed && long_rows, sum_context_segments) | bit_if(packed, scan_contexts) |
          bit_if(packed, slice_packed) | bit_if(job.num_chunks > 0, map_contexts) |
          bit_if(windows && long_rows, sum_window_segments) | bit_if(windows, scan_windows) |

@@ -14,16 +14,17 @@ std::span<const T> span_of(T* data, std::int64_t count) noexcept {
 }
 
 /// Segments of any row of at most `num_columns`.
-std::int64_t most_segments(std::int64_t num_columns) noexcept {
-  return std::min(ceil_div(num_columns, max_tile_items), max_segments);
+std::int64_t most_segments(std::int64_t num_columns, const Tiling& tiling) noexcept {
+  return std::min<std::int64_t>(ceil_div(num_columns, tiling.tile_items), tiling.max_segments);
 }
 
 /// Segments of all rows of any scan within a capacity.
-std::int64_t count_segments(const Capacity& capacity) noexcept {
-  const std::int64_t of_one_row = std::max(most_segments(capacity.max_reqs), most_segments(capacity.max_chunks));
-  if (most_segments(capacity.max_reqs) <= 1) return of_one_row;
+std::int64_t count_segments(const Capacity& capacity, const Tiling& tiling) noexcept {
+  const std::int64_t of_extends = most_segments(capacity.max_reqs, tiling);
+  const std::int64_t of_one_row = std::max(of_extends, most_segments(capacity.max_chunks, tiling));
+  if (of_extends <= 1) return of_one_row;
   // A row for each chunk: C * ceil(E / tile) <= C * E / tile + C.
-  return std::max(of_one_row, capacity.max_slices / max_tile_items + capacity.max_chunks);
+  return std::max(of_one_row, capacity.max_slices / tiling.tile_items + capacity.max_chunks);
 }
 
 /// Entries of cu_seq_lens: of each row one more than slices.
@@ -115,7 +116,8 @@ class OutputSet::Allocator {
   std::optional<Error> error_;
 };
 
-std::optional<Error> OutputSet::allocate(const Capacity& capacity) noexcept {
+std::optional<Error> OutputSet::allocate(const Capacity& capacity, const Tiling& tiling) noexcept {
+  tiling_ = tiling;
   const std::int64_t reqs = capacity.max_reqs;
   const std::int64_t chunks = capacity.max_chunks;
   Allocator allocate(blocks_);
@@ -137,7 +139,7 @@ std::optional<Error> OutputSet::allocate(const Capacity& capacity) noexcept {
   allocate(empty_.cu_window_lens, reqs + 1);
   allocate(empty_.window_owners, capacity.max_window_tokens);
   allocate(empty_.context_begins, reqs + 1);
-  allocate(empty_.segment_sums, count_segments(capacity));
+  allocate(empty_.segment_sums, count_segments(capacity, tiling));
   return allocate.error();
 }
 
@@ -166,6 +168,9 @@ Job OutputSet::job_for(const PlannedBatch& planned) const noexcept {
   job.has_window = planned.plan.window_tokens.has_value();
   job.window_left = batch.config.window_left.value_or(0);
   job.window_tokens = planned.plan.window_tokens.value_or(0);
+  job.tile_items = tiling_.tile_items;
+  job.extend_segments = cut_row(job.num_extends, tiling_);
+  job.chunk_segments = cut_row(job.num_chunks, tiling_);
   return job;
 }
 

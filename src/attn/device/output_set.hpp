@@ -37,7 +37,7 @@ struct PlannedBatch {
 class OutputSet {
  public:
   /// To be called once. Errors: device.
-  [[nodiscard]] std::optional<Error> allocate(const Capacity& capacity) noexcept;
+  [[nodiscard]] std::optional<Error> allocate(const Capacity& capacity, const Tiling& tiling) noexcept;
 
   /// Where the input belongs, the job at its start.
   [[nodiscard]] std::byte* input() const noexcept { return input_; }
@@ -53,6 +53,7 @@ class OutputSet {
   std::array<DeviceBlock, num_blocks> blocks_;
   std::byte* input_ = nullptr;
   Job empty_{};  ///< has all pointers to outputs, and nothing to do
+  Tiling tiling_;
 };
 
 }  // namespace attn::device

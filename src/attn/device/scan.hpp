@@ -12,6 +12,7 @@
 /// What is summed is a class without state, `Columns`:
 ///   using Sum;                                                 int32_t or int64_t, holds the sum of a row
 ///   static int64_t num_rows(job), num_columns(job);
+///   static const Segments& segments(job);                      how a row is cut
 ///   static int32_t load(job, row, column);                     the summand, >= 0
 ///   static void store(job, row, column, summand, Sum before);  `before`: the sum of the columns in front
 ///   static void finish(job, row, Sum total);                   called once a row, by one thread
@@ -128,20 +129,20 @@ __device__ inline void raise_longest(const ScanMemory<Sum>& memory, std::int32_t
   if (most > 0) atomicMax(longest, most);
 }
 
-/// Scans the tile of columns from `tile` on. Returns the carry of the next one.
+/// Scans the columns of one tile, no more than a block takes at a time. Returns the carry of the next one.
 ///
 /// Loads and stores are coalesced: thread t takes columns t, t + blockDim.x, ...; in between it owns neighbours. Three
 /// barriers are enough for tile after tile: behind the third only `before` is read, and that is written again only
 /// behind the next tile's second.
 template <class Columns>
 __device__ typename Columns::Sum scan_tile(const Job& job, const ScanMemory<typename Columns::Sum>& memory,
-                                           const Unit& unit, std::int64_t tile, typename Columns::Sum carry) {
+                                           const Unit& tile, typename Columns::Sum carry) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto num_threads = static_cast<std::int32_t>(blockDim.x);
   std::int32_t own[items_per_thread];
   for (std::int32_t i = 0; i < items_per_thread; ++i) {
     const std::int32_t item = i * num_threads + thread;
-    own[i] = tile + item < unit.end ? Columns::load(job, unit.row, tile + item) : 0;
+    own[i] = tile.begin + item < tile.end ? Columns::load(job, tile.row, tile.begin + item) : 0;
     memory.items[place_of(item)] = own[i];
   }
   __syncthreads();
@@ -149,11 +150,12 @@ __device__ typename Columns::Sum scan_tile(const Job& job, const ScanMemory<type
   __syncthreads();
   const typename Columns::Sum next = scan_own_items(memory, carry);
   // The first thread had the least to add up.
-  if (thread == 0 && Columns::longest(job, unit.row) != nullptr) raise_longest(memory, Columns::longest(job, unit.row));
+  if (thread == 0 && Columns::longest(job, tile.row) != nullptr) raise_longest(memory, Columns::longest(job, tile.row));
   __syncthreads();
   for (std::int32_t i = 0; i < items_per_thread; ++i) {
     const std::int32_t item = i * num_threads + thread;
-    if (tile + item < unit.end) Columns::store(job, unit.row, tile + item, own[i], memory.before[place_of(item)]);
+    if (tile.begin + item < tile.end)
+      Columns::store(job, tile.row, tile.begin + item, own[i], memory.before[place_of(item)]);
   }
   return next;
 }
@@ -163,15 +165,18 @@ template <class Columns>
 __device__ void scan_rows(const Job& job, const ScanMemory<typename Columns::Sum>& memory) {
   using Sum = typename Columns::Sum;
   const std::int64_t num_columns = Columns::num_columns(job);
-  const Segments segments = cut_row(num_columns);
+  const Segments segments = Columns::segments(job);
   const std::int64_t num_units = Columns::num_rows(job) * segments.count;
-  const std::int64_t tile_items = static_cast<std::int64_t>(blockDim.x) * items_per_thread;
+  const std::int64_t block_items = static_cast<std::int64_t>(blockDim.x) * items_per_thread;
+  const std::int64_t tile_items = block_items < job.tile_items ? block_items : job.tile_items;
   for (std::int64_t index = blockIdx.x; index < num_units; index += gridDim.x) {
     const Unit unit = unit_at(index, segments, num_columns);
     Sum carry = 0;
     for (std::int64_t i = index - unit.segment; i < index; ++i) carry += static_cast<Sum>(job.segment_sums[i]);
-    for (std::int64_t tile = unit.begin; tile < unit.end; tile += tile_items)
-      carry = scan_tile<Columns>(job, memory, unit, tile, carry);
+    for (std::int64_t begin = unit.begin; begin < unit.end; begin += tile_items) {
+      const std::int64_t end = begin + tile_items < unit.end ? begin + tile_items : unit.end;
+      carry = scan_tile<Columns>(job, memory, Unit{unit.row, unit.segment, begin, end}, carry);
+    }
     if (threadIdx.x == 0 && unit.end == num_columns) Columns::finish(job, unit.row, carry);
   }
 }
@@ -182,7 +187,7 @@ __device__ void sum_segments(const Job& job, const SumMemory& memory) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto num_groups = static_cast<std::int32_t>(blockDim.x) / items_per_group;
   const std::int64_t num_columns = Columns::num_columns(job);
-  const Segments segments = cut_row(num_columns);
+  const Segments segments = Columns::segments(job);
   const std::int64_t num_units = Columns::num_rows(job) * segments.count;
   for (std::int64_t index = blockIdx.x; index < num_units; index += gridDim.x) {
     const Unit unit = unit_at(index, segments, num_columns);
