@@ -155,15 +155,17 @@ std::optional<Finding> check_refusal(const Subject& subject, std::string_view wh
   return std::nullopt;
 }
 
-std::optional<Finding> check_costs(const Counts& before, const Counts& after, std::string_view where) {
+/// `may_wait`: more builds are under way than the capacity has room for, and the oldest of them may have to read its
+/// input first. That is one wait.
+std::optional<Finding> check_costs(const Counts& before, const Counts& after, bool may_wait, std::string_view where) {
   set_invariant_in_progress("D2");
   if (auto finding = finding_of(
           "D2", where,
           properties::compare("bytes copied to the host", after.device_to_host_bytes - before.device_to_host_bytes, 0)))
     return finding;
-  if (auto finding = finding_of(
-          "D2", where, properties::compare("synchronisations", after.synchronisations - before.synchronisations, 0)))
-    return finding;
+  const std::int64_t waits = after.synchronisations - before.synchronisations;
+  if (!may_wait || waits != 1)
+    if (auto finding = finding_of("D2", where, properties::compare("synchronisations", waits, 0))) return finding;
   set_invariant_in_progress("D3");
   return finding_of("D3", where, properties::compare("allocations", after.allocations - before.allocations, 0));
 }
@@ -185,7 +187,7 @@ tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::uint64
   const auto built = builder->build(subject.batch().host(), subject.batch().lengths(), stream.get());
   const Counts after = counts();
   if (!built) return tl::unexpected(unexpected_error("D1", where, built.error()));
-  if (auto finding = check_costs(before, after, where)) return tl::unexpected(*finding);
+  if (auto finding = check_costs(before, after, false, where)) return tl::unexpected(*finding);
   set_invariant_in_progress("D1");
   return download(*built, stream);
 }
@@ -260,6 +262,26 @@ std::vector<batchtext::Step> variants_of(const batchtext::Step& step) {
   return variants;
 }
 
+/// The inputs that a builder has queued on its staging memory, and which of them the device must have read by now.
+class Inputs {
+ public:
+  explicit Inputs(std::int32_t builds_in_flight) : builds_in_flight_(static_cast<std::size_t>(builds_in_flight)) {}
+
+  /// Whether the next one has to wait for the oldest of `builds_in_flight`.
+  [[nodiscard]] bool may_wait() const {
+    return streams_.size() >= builds_in_flight_ && streams_[streams_.size() - builds_in_flight_] != nullptr;
+  }
+  void queued_on(const Stream& stream) { streams_.push_back(&stream); }
+  /// The host has waited for all that `stream` had to do.
+  void waited_for(const Stream& stream) { std::replace(streams_.begin(), streams_.end(), &stream, no_stream); }
+
+ private:
+  static constexpr const Stream* no_stream = nullptr;
+
+  std::size_t builds_in_flight_;
+  std::vector<const Stream*> streams_;  ///< of each input in turn; null where it has been read
+};
+
 class Sequence {
  public:
   Sequence(const batchtext::Case& parsed, const Scope& scope) {
@@ -281,10 +303,13 @@ class Sequence {
   std::optional<Finding> check() {
     if (buildable_.empty()) return std::nullopt;
     follow({.seed = seed_, .is_eager = seed_ % 4 == 3, .warp_size = seed_ % 2 == 0 ? 64 : 32});
-    bits_ = seed_ * 0x9e3779b97f4a7c15u;
+    bits_ = (seed_ + 1) * 0x9e3779b97f4a7c15u;
     set_invariant_in_progress("D1");
-    // With one in flight each build has to wait until the copy of the one before has been made.
-    capacity_.builds_in_flight = seed_ % 2 == 0 ? 1 : 2;
+    // Above two, a build may not wait though both sets of outputs are still to be written. With one in flight each
+    // build has to wait until the copy of the one before has been made.
+    constexpr std::int32_t in_flight[]{3, 1, 2, 4};
+    capacity_.builds_in_flight = in_flight[seed_ % std::size(in_flight)];
+    inputs_ = Inputs{capacity_.builds_in_flight};
     auto builder = DeviceMetadataBuilder::create(capacity_, tiling_of(seed_, capacity_));
     if (!builder) return unexpected_error("D1", "create", builder.error());
     for (const auto& subject : subjects_) subject->batch().upload();
@@ -294,30 +319,27 @@ class Sequence {
   }
 
  private:
-  /// Steps on streams that the seed chooses. Each is looked at when the next one is queued, and still has to stand;
-  /// or is not, where the seed says so, and is under way when the next but one begins.
+  /// Steps on streams that the seed chooses, once more from the first where they are few: as many builds as can be
+  /// under way with nobody looking. Each is looked at when the next one is queued, and still has to stand; or is not,
+  /// where the seed says so, and is under way when the next but one begins.
   std::optional<Finding> check_steps(DeviceMetadataBuilder& builder) {
+    constexpr std::size_t least_builds = 4;
     std::optional<Queued> last;
-    bool all_seen = true;
-    for (std::size_t i = 0; i < subjects_.size(); ++i) {
-      const Subject& subject = *subjects_[i];
-      const std::uint64_t choice = bits_ >> (8 * (i % 8));
-      const Stream& stream = streams_[choice % std::size(streams_)];
-      const std::string where = fmt::format("step {}", i + 1);
+    for (std::size_t i = 0; i < std::max(subjects_.size(), least_builds); ++i) {
+      const Subject& subject = *subjects_[i % subjects_.size()];
+      const Stream& stream = streams_[choice(i) % std::size(streams_)];
+      const std::string where = fmt::format("step {}, build {}", i % subjects_.size() + 1, i + 1);
       set_invariant_in_progress("D1");
       const Counts before = counts();
       const auto built = builder.build(subject.batch().host(), subject.batch().lengths(), stream.get());
-      const Counts after = counts();
-      // Where more builds are under way than may be, the copy of one has to be waited for.
-      if (all_seen && capacity_.builds_in_flight > 1)
-        if (auto finding = check_costs(before, after, where)) return finding;
+      if (auto finding = check_costs(before, counts(), inputs_.may_wait(), where)) return finding;
       set_invariant_in_progress("D1");
       if (auto finding = check_answer(built, subject, where)) return finding;
-      const bool looks = (choice & 128) == 0;
-      if (last && looks)
+      if (last && looks(i))
         if (auto finding = look_at(*last)) return finding;
-      all_seen = all_seen && looks;
-      if (built) last = Queued{*built, &subject, &stream, where};
+      if (!built) continue;
+      inputs_.queued_on(stream);
+      last = Queued{*built, &subject, &stream, where};
     }
     if (!last) return std::nullopt;
     if (auto finding = look_at(*last)) return finding;
@@ -325,6 +347,11 @@ class Sequence {
     require_hip(hipDeviceSynchronize(), "hipDeviceSynchronize");
     return look_at(*last);
   }
+
+  /// Bits for the i-th build.
+  [[nodiscard]] std::uint64_t choice(std::size_t i) const { return bits_ >> (8 * (i % 8)); }
+  /// Whether the build before the i-th is looked at once that is queued.
+  [[nodiscard]] bool looks(std::size_t i) const { return (choice(i) & 128) != 0; }
 
   /// Metadata where the CPU path has it, and the same error where it has none.
   static std::optional<Finding> check_answer(const tl::expected<DeviceMetadata, attn::Error>& built,
@@ -335,8 +362,10 @@ class Sequence {
                                                           subject.host() ? "metadata" : said(subject.host().error()))});
   }
 
-  std::optional<Finding> look_at(const Queued& queued) const {
-    return finding_of("D1", queued.where, queued.subject->compare_with(download(queued.metadata, *queued.stream)));
+  std::optional<Finding> look_at(const Queued& queued) {
+    const Downloaded found = download(queued.metadata, *queued.stream);
+    inputs_.waited_for(*queued.stream);
+    return finding_of("D1", queued.where, queued.subject->compare_with(found));
   }
 
   /// One step's build, captured, replayed on every step that it has kernels for.
@@ -364,27 +393,35 @@ class Sequence {
 
   std::optional<Finding> replay_all(DeviceMetadataBuilder& builder, const DeviceMetadata& built,
                                     const Subject& captured, hipGraphExec_t exec) {
-    for (const std::size_t i : buildable_)
-      if (auto finding = replay(builder, built, *subjects_[i], exec, "replay of another step", true)) return finding;
+    std::size_t i = 0;
+    for (const std::size_t at : buildable_)
+      if (auto finding = replay(builder, built, *subjects_[at], exec, "replay of another step", true, looks(i++)))
+        return finding;
     for (const auto& variant : variants_)
-      if (auto finding = replay(builder, built, *variant, exec, "replay of the captured step, changed", false))
+      if (auto finding =
+              replay(builder, built, *variant, exec, "replay of the captured step, changed", false, looks(i++)))
         return finding;
     // The captured step itself last, when the others have left their data behind.
-    return replay(builder, built, captured, exec, "replay of the captured step", false);
+    return replay(builder, built, captured, exec, "replay of the captured step", false, true);
   }
 
   std::optional<Finding> replay(DeviceMetadataBuilder& builder, const DeviceMetadata& built, const Subject& subject,
-                                hipGraphExec_t exec, std::string_view where, bool may_need_other_kernels) {
+                                hipGraphExec_t exec, std::string_view where, bool may_need_other_kernels, bool looks) {
     const Counts before = counts();
     const auto replayed = builder.restage(built, subject.batch().host(), subject.batch().lengths(), streams_[0].get());
     const Counts after = counts();
     if (!replayed && replayed.error().kind == attn::Error::graph_mismatch && may_need_other_kernels)
       return check_mismatch(builder, built, subject, replayed.error(), where);
     if (!replayed) return unexpected_error("D4", where, replayed.error());
-    if (auto finding = check_costs(before, after, where)) return finding;
+    if (auto finding = check_costs(before, after, inputs_.may_wait(), where)) return finding;
+    inputs_.queued_on(streams_[0]);
     set_invariant_in_progress("D4");
     require_hip(hipGraphLaunch(exec, streams_[0].get()), "hipGraphLaunch");
-    return finding_of("D4", where, subject.compare_with(download(*replayed, streams_[0])));
+    // The next replay writes over one that nobody looks at.
+    if (!looks) return std::nullopt;
+    const Downloaded found = download(*replayed, streams_[0]);
+    inputs_.waited_for(streams_[0]);
+    return finding_of("D4", where, subject.compare_with(found));
   }
 
   /// A graph that cannot take a batch says what it has otherwise: the number of requests, or how many kernels it lacks.
@@ -425,7 +462,8 @@ class Sequence {
   std::vector<std::unique_ptr<Subject>> variants_;  ///< of the captured one
   Capacity capacity_;
   std::uint64_t seed_ = 0;
-  std::uint64_t bits_ = 0;  ///< of the seed, spread: eight for each step
+  std::uint64_t bits_ = 0;  ///< of the seed, spread: eight for each build
+  Inputs inputs_{1};
   Stream streams_[3];
 };
 

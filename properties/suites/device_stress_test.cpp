@@ -92,7 +92,7 @@ class Use {
     for (const auto& subject : subjects_) subject->batch->upload();
     capacity_.builds_in_flight = static_cast<std::int32_t>(random_.between(1, 3));
     const std::int64_t live_before = device::counts().live_allocations;
-    auto made = DeviceMetadataBuilder::create(capacity_);
+    auto made = DeviceMetadataBuilder::create(capacity_, draw_tiling());
     ASSERT_TRUE(made) << attn::message(made.error());
     builder_ = std::make_unique<DeviceMetadataBuilder>(std::move(*made));
     for (int i = 0; i < operations && !testing::Test::HasFailure(); ++i) operate();
@@ -120,6 +120,12 @@ class Use {
     const Subject* subject;
     const device::Stream* stream;
   };
+
+  /// Small enough to cut rows of a few extends, in half of the runs.
+  attn::device::Tiling draw_tiling() {
+    if (random_.chance(50)) return {};
+    return {static_cast<std::int32_t>(random_.between(1, 8)), static_cast<std::int32_t>(random_.between(1, 4))};
+  }
 
   void operate() {
     const Subject& subject = *subjects_[static_cast<std::size_t>(random_.below(std::ssize(subjects_)))];

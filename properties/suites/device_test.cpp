@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "attn/device/device_metadata.hpp"
+#include "attn/device/job.hpp"
 #include "batchtext/batchtext.hpp"
 #include "properties/check.hpp"
 #include "properties/compare.hpp"
@@ -248,6 +249,50 @@ TEST_F(Device, more_builds_in_flight_than_any_server_has_are_refused) {
   const auto builder = DeviceMetadataBuilder::create({.builds_in_flight = 2147483647});
   ASSERT_FALSE(builder);
   EXPECT_EQ(builder.error(), (Error{Error::capacity_exceeded, -1, 2147483647, 1024, "builds in flight"}));
+}
+
+TEST_F(Device, a_tiling_outside_its_range_is_refused_by_name) {
+  using attn::device::Tiling;
+  const std::pair<Tiling, Error> all[] = {
+      {{.tile_items = 0}, {Error::invalid_capacity, -1, 0, 1, "tile_items"}},
+      {{.tile_items = 1025}, {Error::capacity_exceeded, -1, 1025, 1024, "tile_items"}},
+      {{.max_segments = -1}, {Error::invalid_capacity, -1, -1, 1, "max_segments"}},
+      {{.max_segments = 257}, {Error::capacity_exceeded, -1, 257, 256, "max_segments"}},
+  };
+  for (const auto& [tiling, error] : all) {
+    const auto builder = DeviceMetadataBuilder::create({.max_reqs = 1}, tiling);
+    ASSERT_FALSE(builder) << error.subject;
+    EXPECT_EQ(builder.error(), error) << attn::message(builder.error());
+  }
+}
+
+/// What lets a fuzzer at the sums of segments: without this the properties could hold because nothing is cut.
+TEST_F(Device, a_small_tiling_cuts_a_row_of_three_extends) {
+  struct Expected {
+    const char* text;
+    std::uint32_t kernels;
+  };
+  const Expected all[] = {
+      {"workspace_tokens 6\nbatch 3q2s9", attn::device::sum_share_segments | attn::device::sum_chunk_segments},
+      {"workspace_tokens 6\nchunk_policy packed\nbatch 3q2s9", attn::device::sum_context_segments},
+      {"window_left 3\nbatch 3q2s9", attn::device::sum_window_segments},
+  };
+  for (const auto& [text, kernels] : all) {
+    const batchtext::Arrays arrays{step_of(text)};
+    const auto capacity = attn::device::required_capacity(arrays.batch());
+    ASSERT_TRUE(capacity);
+    const device::Stream stream;
+    auto whole = DeviceMetadataBuilder::create(*capacity);
+    auto cut = DeviceMetadataBuilder::create(*capacity, {.tile_items = 1, .max_segments = 2});
+    ASSERT_TRUE(whole && cut);
+    const auto in_one = whole->build(arrays.batch(), {}, stream.get());
+    const auto in_pieces = cut->build(arrays.batch(), {}, stream.get());
+    ASSERT_TRUE(in_one && in_pieces);
+    EXPECT_EQ(in_one->kernels & kernels, 0u) << text;
+    EXPECT_EQ(in_pieces->kernels & kernels, kernels) << text;
+    const auto differs = device::compare(device::download(*in_pieces, stream), device::download(*in_one, stream));
+    EXPECT_FALSE(differs) << text << ": " << differs->where << ": " << differs->what;
+  }
 }
 
 TEST_F(Device, above_its_capacity_a_builder_refuses_with_both_numbers_and_queues_nothing) {
