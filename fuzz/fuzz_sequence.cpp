@@ -6,6 +6,6 @@
 #include "fuzz/target.hpp"
 
 FUZZ_CASES(sequence, (Mutations{.max_steps = max_steps, .malformed_percent = 5})) {
-  require(properties::check_case(parsed, {.families = "CW", .max_entries = max_entries, .observe = mark_features}),
+  require(properties::check_case(parsed, {.families = "CBW", .max_entries = max_entries, .observe = mark_features}),
           parsed);
 }

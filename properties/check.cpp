@@ -36,6 +36,8 @@ constexpr std::array table_of_invariants{
     Invariant{"C4", "token_to_batch inverts the cumulative lengths", token_to_batch_inverts_cumulative_lengths},
     Invariant{"C5", "there are no chunks exactly when every context is empty", no_context_means_no_chunk},
     Invariant{"C6", "no chunk is empty, and there are as many as the policy says", chunks_are_full_and_few},
+    Invariant{"B1", "a build stays within its memory, to the byte, also on a builder that is warm",
+              builds_stay_within_their_memory},
     Invariant{"W1", "a window is the last min(s, q + left + 1) tokens, tiled exactly once", window_is_the_last_tokens},
     Invariant{"M1", "permuting requests inside a region permutes their entries and nothing else",
               permuting_requests_permutes_entries},

@@ -24,7 +24,7 @@ inline constexpr std::int64_t default_max_entries = std::int64_t{1} << 26;
 
 /// Which invariants are held, and what a build may cost.
 struct Scope {
-  std::string_view families = "SCWMOLRE";  ///< first letters of ids; E1 to E3, and M4 between steps, are always held
+  std::string_view families = "SCBWMOLRE";  ///< first letters of ids; E1 to E3, and M4 between steps, are always held
   std::int64_t max_entries = default_max_entries;
   /// Called with every step and what a fresh builder makes of it, if set.
   void (*observe)(const attn::Batch&, const tl::expected<attn::Metadata, attn::Error>&) = nullptr;

@@ -60,7 +60,7 @@ function(changed_header folder subject file_out includes_out)
 endfunction()
 
 # Writes the file of the library that the fault NAME changes, as it is with the fault in it; sets fault_invariant,
-# fault_changed, the source to compile, and fault_includes, the folder to look for headers in first, if the fault is in one.
+# fault_subject, fault_changed, the source to compile, and fault_includes, the folder to look for headers in first, if the fault is in one.
 function(write_planted name)
   set(fault ${PROJECT_SOURCE_DIR}/properties/planted/${name}.fault)
   read_fault(${fault})
@@ -77,6 +77,7 @@ function(write_planted name)
   file(GENERATE OUTPUT ${written} CONTENT "${source}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${fault} ${PROJECT_SOURCE_DIR}/${fault_subject})
   set(fault_invariant ${fault_invariant} PARENT_SCOPE)
+  set(fault_subject ${fault_subject} PARENT_SCOPE)
   set(fault_changed ${changed} PARENT_SCOPE)
   set(fault_includes ${includes} PARENT_SCOPE)
 endfunction()
