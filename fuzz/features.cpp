@@ -9,18 +9,21 @@ namespace {
 
 /// One counter a feature; the section's name is libFuzzer's convention on Linux. `used`, because nothing here reads
 /// them: an optimiser that sees that leaves out the array and all writes to it.
-constexpr std::size_t num_counters = 512;
+constexpr std::size_t num_counters = 1024;
 __attribute__((used, section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, num_counters> counters;
+
+constexpr std::size_t num_policies = attn::num_chunk_policies;
+constexpr std::size_t num_boundaries = 24;
 
 /// Where each group of features begins. A group is the product of its parts, so that combinations count.
 enum Group : std::size_t {
-  errors = 0,        // error kind
-  regions = 64,      // 16 masks x 4 kinds of lengths x 2 policies
-  passes = 192,      // 8 classes of chunk counts x 8 of extends x 2 policies
-  windows = 320,     // 8 classes of window tokens x 4 of how many windows are cut
-  boundaries = 352,  // bits of `met`, each with the policy
-  no_case = 400,     // the input does not parse
-  end = 401
+  errors = 0,                                            // error kind
+  regions = 64,                                          // 16 masks x 4 kinds of lengths x policies
+  passes = regions + 64 * num_policies,                  // 8 classes of chunk counts x 8 of extends x policies
+  windows = passes + 64 * num_policies,                  // 8 classes of window tokens x 4 of how many windows are cut
+  boundaries = windows + 32,                             // bits of `met`, each with the policy
+  no_case = boundaries + num_boundaries * num_policies,  // the input does not parse
+  end = no_case + 1
 };
 static_assert(end <= num_counters);
 
@@ -73,6 +76,8 @@ std::uint32_t boundaries_of(const attn::Batch& batch, const attn::Metadata& meta
   meet(16, threshold > 1);
   meet(17, attn::num_surplus_tokens(batch) > 0);
   meet(18, metadata.split.num_padding_tokens > 0);
+  meet(19, batch.config.chunk_alignment > 1);
+  meet(20, batch.config.chunk_alignment > 1 && workspace % batch.config.chunk_alignment != 0);
   return met;
 }
 
@@ -84,14 +89,15 @@ void mark_window(const attn::SlidingWindow& window) {
 }
 
 void mark_built(const attn::Batch& batch, const attn::Metadata& metadata) {
-  const std::size_t packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
+  const auto policy = static_cast<std::size_t>(batch.config.chunk_policy);
   const std::size_t lengths = (batch.seq_lens.empty() ? 0u : 1u) + (batch.seq_lens_upper_bound.empty() ? 0u : 2u);
-  mark(regions + (regions_of(metadata.split) * 4 + lengths) * 2 + packed);
-  mark(passes + (class_of(metadata.context.num_chunks) * 8 + class_of(metadata.split.num_extends)) * 2 + packed);
+  mark(regions + (regions_of(metadata.split) * 4 + lengths) * num_policies + policy);
+  mark(passes + (class_of(metadata.context.num_chunks) * 8 + class_of(metadata.split.num_extends)) * num_policies +
+       policy);
   if (metadata.window) mark_window(*metadata.window);
   const std::uint32_t met = boundaries_of(batch, metadata);
-  for (std::size_t bit = 0; bit < 24; ++bit)
-    if ((met >> bit & 1) != 0) mark(boundaries + bit * 2 + packed);
+  for (std::size_t bit = 0; bit < num_boundaries; ++bit)
+    if ((met >> bit & 1) != 0) mark(boundaries + bit * num_policies + policy);
 }
 
 }  // namespace

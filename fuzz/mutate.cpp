@@ -103,6 +103,7 @@ void change_config(Step& step, Random& random) {
       break;
     case 3:
       step.config.chunk_policy = drawn.chunk_policy;
+      step.config.chunk_alignment = drawn.chunk_alignment;
       break;
     case 4:
       step.config.workspace_tokens = properties::draw_boundary(random, step);

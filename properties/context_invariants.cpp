@@ -70,9 +70,10 @@ Verdict every_context_token_is_gathered_once(const Built& built) {
       gathered[e] += lens[e];
     }
   }
+  const bool has_plan = built.batch.config.chunk_policy != attn::ChunkPolicy::none;
   for (std::size_t e = 0; e < expected.size(); ++e) {
-    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "tokens gathered", gathered[e], expected[e]))
-      return v;
+    const std::int64_t wanted = has_plan ? expected[e] : 0;
+    if (auto v = compare_at("extend", static_cast<std::int64_t>(e), "tokens gathered", gathered[e], wanted)) return v;
     if (auto v =
             compare_at("extend", static_cast<std::int64_t>(e), "context_lens", context.context_lens[e], expected[e]))
       return v;
@@ -141,9 +142,11 @@ Verdict token_to_batch_inverts_cumulative_lengths(const Built& built) {
 Verdict no_context_means_no_chunk(const Built& built) {
   const auto& contexts = built.contexts;
   const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t context) { return context > 0; });
-  if (any == (built.metadata.context.num_chunks > 0)) return std::nullopt;
-  return Difference{"num_chunks",
-                    fmt::format("{} with {} context", built.metadata.context.num_chunks, any ? "some" : "no")};
+  const attn::ChunkPolicy policy = built.batch.config.chunk_policy;
+  const bool expected = any && policy != attn::ChunkPolicy::none;
+  if (expected == (built.metadata.context.num_chunks > 0)) return std::nullopt;
+  return Difference{"num_chunks", fmt::format("{} with {} context, chunk_policy {}", built.metadata.context.num_chunks,
+                                              any ? "some" : "no", attn::name(policy))};
 }
 
 Verdict chunks_are_full_and_few(const Built& built) {
@@ -155,11 +158,28 @@ Verdict chunks_are_full_and_few(const Built& built) {
     if (std::none_of(lens.begin(), lens.end(), [](std::int32_t len) { return len > 0; }))
       return Difference{fmt::format("chunk {}", chunk), "is empty"};
   }
-  const auto& contexts = built.contexts;
-  const bool any = std::any_of(contexts.begin(), contexts.end(), [](std::int64_t length) { return length > 0; });
-  if (!any) return std::nullopt;  // C5 has that
-  return compare("num_chunks", context.num_chunks,
-                 naive::count_passes(contexts, config.workspace_tokens, config.chunk_policy));
+  if (config.chunk_policy == attn::ChunkPolicy::packed && config.chunk_alignment == 1) {
+    // The fewest there can be: only the last chunk has room left.
+    for (std::size_t chunk = 0; chunk + 1 < context.seq_tot.size(); ++chunk)
+      if (auto v = compare_at("chunk", static_cast<std::int64_t>(chunk), "seq_tot", context.seq_tot[chunk],
+                              config.workspace_tokens))
+        return v;
+  }
+  return compare("num_chunks", context.num_chunks, naive::count_passes(built.contexts, config));
+}
+
+Verdict slices_start_on_the_alignment(const Built& built) {
+  if (auto v = shapes_are_right(built)) return v;
+  const attn::ChunkedContext& context = built.metadata.context;
+  const std::int32_t alignment = built.batch.config.chunk_alignment;
+  for (std::int64_t chunk = 0; chunk < context.num_chunks; ++chunk) {
+    const auto starts = context.chunk_starts[chunk];
+    const auto lens = context.seq_lens[chunk];
+    for (std::size_t e = 0; e < lens.size(); ++e)
+      if (lens[e] > 0 && starts[e] % alignment != 0)
+        return Difference{at(chunk, e), fmt::format("starts at {}, off the alignment of {}", starts[e], alignment)};
+  }
+  return std::nullopt;
 }
 
 Verdict window_is_the_last_tokens(const Built& built) {

@@ -160,6 +160,8 @@ void shrink_settings(Candidates& candidates, std::size_t s, const Step& step) {
   set([](Step& smaller) { smaller.seq_lens_upper_bound = Lens{}; });
   set([](Step& smaller) { smaller.config.window_left.reset(); });
   set([](Step& smaller) { smaller.config.chunk_policy = attn::ChunkPolicy::equal_share; });
+  for (const std::int32_t less : numbers_below(step.config.chunk_alignment))
+    if (less > 0) set([&](Step& smaller) { smaller.config.chunk_alignment = less; });
   for (const std::int32_t shorter : numbers_below(step.config.decode_threshold))
     if (shorter > 0) set([&](Step& smaller) { smaller.config.decode_threshold = shorter; });
   if (step.config.window_left.value_or(0) > 0) set([](Step& smaller) { *smaller.config.window_left /= 2; });

@@ -21,6 +21,7 @@ ErrorKinds of_configuration_and_counts(const Batch& batch) {
   const auto size = [](auto span) { return static_cast<std::int64_t>(span.size()); };
   broken[Error::invalid_decode_threshold] = batch.config.decode_threshold < 0;
   broken[Error::invalid_workspace] = batch.config.workspace_tokens < 0;
+  broken[Error::invalid_chunk_alignment] = batch.config.chunk_alignment < 1;
   broken[Error::invalid_window] = batch.config.window_left.value_or(0) < 0;
   broken[Error::negative_num_reqs] = batch.num_reqs < 0;
   const bool offsets_may_be_absent = batch.num_reqs == 0 && batch.query_start_loc.empty();
@@ -92,7 +93,10 @@ std::int64_t count_entries(const Batch& batch, const Judged& judged, std::int64_
   const auto in_regions = std::count_if(judged.rows.begin(), judged.rows.end(), [](const naive::Row& row) {
     return row.row_class != naive::RowClass::padding;
   });
-  const std::int64_t context_tokens = std::accumulate(judged.contexts.begin(), judged.contexts.end(), std::int64_t{0});
+  // Without a plan no token of a context has an owner.
+  const bool has_plan = batch.config.chunk_policy != attn::ChunkPolicy::none;
+  const std::int64_t context_tokens =
+      has_plan ? std::accumulate(judged.contexts.begin(), judged.contexts.end(), std::int64_t{0}) : 0;
   const std::int64_t of_window = batch.config.window_left ? 3 * extends + 1 + window_tokens : 0;
   std::int64_t surplus = batch.num_actual_tokens;
   for (const naive::Row& row : judged.rows) surplus -= row.query_len;
@@ -108,12 +112,12 @@ ErrorKinds of_sizes(const Batch& batch, Judged& judged, std::int64_t max_entries
   const auto extends = static_cast<std::int64_t>(judged.contexts.size());
   const bool any_context =
       std::any_of(judged.contexts.begin(), judged.contexts.end(), [](std::int64_t c) { return c > 0; });
-  const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
-  broken[Error::workspace_too_small] = any_context && batch.config.workspace_tokens < (packed ? 1 : extends);
+  broken[Error::workspace_too_small] =
+      any_context && batch.config.workspace_tokens < naive::least_workspace(extends, batch.config);
   const std::int64_t window_tokens = sum_windows(batch, judged);
   broken[Error::sum_overflow] = judged.overflow_req >= 0;
   if (broken[Error::workspace_too_small]) return broken;
-  judged.num_passes = naive::count_passes(judged.contexts, batch.config.workspace_tokens, batch.config.chunk_policy);
+  judged.num_passes = naive::count_passes(judged.contexts, batch.config);
   judged.num_entries = count_entries(batch, judged, window_tokens);
   broken[Error::capacity_exceeded] = judged.num_entries > max_entries || judged.num_passes > int32_max;
   return broken;
@@ -204,13 +208,14 @@ bool numbers_are_true(const Batch& batch, const Judged& judged, const Error& err
       return error.value == batch.config.decode_threshold && error.value < 0;
     case Error::invalid_workspace:
       return error.value == batch.config.workspace_tokens && error.value < 0;
+    case Error::invalid_chunk_alignment:
+      return error.value == batch.config.chunk_alignment && error.value < 1;
     case Error::invalid_window:
       return error.value == batch.config.window_left && error.value < 0;
-    case Error::workspace_too_small: {
-      const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
-      return is(batch.config.workspace_tokens, packed ? 1 : count(std::span{judged.contexts})) &&
+    case Error::workspace_too_small:
+      return is(batch.config.workspace_tokens,
+                naive::least_workspace(count(std::span{judged.contexts}), batch.config)) &&
              error.value < error.limit;
-    }
     case Error::sum_overflow:
       return i == judged.overflow_req && is(judged.overflow_sum, int32_max);
     case Error::capacity_exceeded:
@@ -243,7 +248,7 @@ Numbers numbers_of(Error::Kind kind) {
     case Error::sum_overflow:
       return {.index = true, .limit = true};
     case Error::offsets_count:
-    case Error::token_count_mismatch:
+    case Error::token_count_too_small:
     case Error::seq_lens_count:
     case Error::upper_bound_count:
     case Error::workspace_too_small:

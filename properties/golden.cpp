@@ -1,6 +1,7 @@
 #include "properties/golden.hpp"
 
 #include "properties/check.hpp"
+#include "properties/golden_mla.hpp"
 
 #include "attn/context_parallel.hpp"
 #include "attn/local_attention.hpp"
@@ -328,6 +329,8 @@ GoldenOutcome compare_context_parallel(const json& record) {
   return differing(differ("out", found, record.at("out")));
 }
 
+GoldenOutcome compare_mla(const json& record) { return differing(compare_mla_context(record)); }
+
 struct Comparison {
   std::string_view function;
   GoldenOutcome (*compare)(const json&);
@@ -337,7 +340,8 @@ constexpr std::array comparisons{Comparison{"build", compare_build},
                                  Comparison{"split_prefill_chunks", compare_prefill_chunks},
                                  Comparison{"reorder", compare_reorder},
                                  Comparison{"local_attention", compare_local_attention},
-                                 Comparison{"dcp_local_seq_lens", compare_context_parallel}};
+                                 Comparison{"dcp_local_seq_lens", compare_context_parallel},
+                                 Comparison{"mla_chunked_context", compare_mla}};
 
 }  // namespace
 

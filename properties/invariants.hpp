@@ -45,6 +45,8 @@ Verdict cumulative_lengths_add_up(const Built& built);                  // C3
 Verdict token_to_batch_inverts_cumulative_lengths(const Built& built);  // C4
 Verdict no_context_means_no_chunk(const Built& built);                  // C5
 Verdict chunks_are_full_and_few(const Built& built);                    // C6
+Verdict slices_start_on_the_alignment(const Built& built);              // C7
+Verdict local_parts_add_up_to_the_context(const Built& built);          // C8
 // Memory. A guarded arena ends the process where it does not hold.
 Verdict builds_stay_within_their_memory(const Built& built);  // B1
 // Sliding window.

@@ -111,12 +111,15 @@ Verdict compare_region_numbers(std::string_view where, const attn::Region& found
 }
 
 Verdict compare_permuted_context(const attn::ChunkedContext& found, const attn::ChunkedContext& expected,
-                                 const Order& order, std::int32_t first, attn::ChunkPolicy policy) {
-  if (auto v = compare("num_chunks", found.num_chunks, expected.num_chunks)) return v;
+                                 const Order& order, std::int32_t first, const attn::Config& config) {
   if (auto v = compare_permuted("context_lens", found.context_lens, expected.context_lens, order, first)) return v;
+  // Where a slice depends on who stands before it, C1 to C4 judge it.
+  if (config.chunk_policy == attn::ChunkPolicy::mla) return std::nullopt;
+  if (auto v = compare("num_chunks", found.num_chunks, expected.num_chunks)) return v;
+  const bool packed = config.chunk_policy == attn::ChunkPolicy::packed;
+  if (packed && config.chunk_alignment > 1) return std::nullopt;
   if (auto v = compare("seq_tot", found.seq_tot, expected.seq_tot)) return v;
-  // Packed slices depend on who stands before; C1 to C4 judge them.
-  if (policy == attn::ChunkPolicy::packed) return std::nullopt;
+  if (packed) return std::nullopt;
   for (std::int64_t chunk = 0; chunk < found.num_chunks; ++chunk) {
     if (auto v =
             compare_permuted("chunk_starts", found.chunk_starts[chunk], expected.chunk_starts[chunk], order, first))
@@ -224,9 +227,7 @@ Verdict permuting_requests_permutes_entries(const Built& built) {
   if (auto v = compare_region_numbers("prefill", found->prefill, expected.prefill)) return v;
   if (auto v = compare("num_kv_tokens", found->num_kv_tokens, expected.num_kv_tokens)) return v;
   const std::int32_t first = split.num_decodes;
-  if (auto v =
-          compare_permuted_context(found->context, expected.context, order, first, built.batch.config.chunk_policy))
-    return v;
+  if (auto v = compare_permuted_context(found->context, expected.context, order, first, built.batch.config)) return v;
   if (!expected.window) return std::nullopt;
   if (auto v =
           compare_permuted("window.seq_starts", found->window->seq_starts, expected.window->seq_starts, order, first))

@@ -40,23 +40,109 @@ void add_row(Region& region, const Row& row, const attn::Batch& batch) {
   if (!batch.seq_lens.empty()) region.min_seq_len = first ? *row.seq_len : std::min(region.min_seq_len, *row.seq_len);
 }
 
-/// Puts every context token into the pass the policy gives it.
-std::vector<std::vector<ContextToken>> lay_out(const std::vector<std::int64_t>& contexts, const attn::Config& config) {
-  std::vector<std::vector<ContextToken>> passes;
-  const bool packed = config.chunk_policy == attn::ChunkPolicy::packed;
-  const std::int64_t share = packed || contexts.empty()
-                                 ? config.workspace_tokens
-                                 : config.workspace_tokens / static_cast<std::int64_t>(contexts.size());
-  std::int64_t before = 0;
+/// The least multiple of `alignment` from `tokens` on.
+std::int64_t next_multiple(std::int64_t tokens, std::int64_t alignment) {
+  const std::int64_t beyond = tokens % alignment;
+  return beyond == 0 ? tokens : tokens + alignment - beyond;
+}
+
+/// The largest multiple of `alignment` up to `tokens`.
+std::int64_t last_multiple(std::int64_t tokens, std::int64_t alignment) { return tokens - tokens % alignment; }
+
+using Passes = std::vector<std::vector<ContextToken>>;
+
+void put(Passes& passes, std::int64_t pass, std::size_t extend, std::int64_t position) {
+  const auto at = static_cast<std::size_t>(pass);
+  if (passes.size() <= at) passes.resize(at + 1);
+  passes[at].push_back({static_cast<std::int32_t>(extend), static_cast<std::int32_t>(position)});
+}
+
+/// A token's pass follows from its position alone.
+Passes lay_out_shares(const std::vector<std::int64_t>& contexts, std::int64_t share) {
+  Passes passes;
+  for (std::size_t e = 0; e < contexts.size(); ++e)
+    for (std::int64_t position = 0; position < contexts[e]; ++position) put(passes, position / share, e, position);
+  return passes;
+}
+
+/// A token's pass follows from its place in a row of all contexts, each of which starts on the alignment.
+Passes lay_out_packed(const std::vector<std::int64_t>& contexts, std::int64_t size, std::int64_t alignment) {
+  Passes passes;
+  std::int64_t place = 0;
   for (std::size_t e = 0; e < contexts.size(); ++e) {
-    for (std::int64_t position = 0; position < contexts[e]; ++position) {
-      const auto pass = static_cast<std::size_t>((packed ? before : position) / share);
-      if (passes.size() <= pass) passes.resize(pass + 1);
-      passes[pass].push_back({static_cast<std::int32_t>(e), static_cast<std::int32_t>(position)});
-      ++before;
-    }
+    place = next_multiple(place, alignment);
+    for (std::int64_t position = 0; position < contexts[e]; ++position) put(passes, place++ / size, e, position);
   }
   return passes;
+}
+
+/// Pass after pass is filled, as vLLM's planner for MLA does it.
+Passes lay_out_mla(const std::vector<std::int64_t>& contexts, std::int64_t workspace, std::int64_t alignment) {
+  Passes passes;
+  std::int64_t pass = 0;
+  std::int64_t used = 0;
+  const auto end_pass = [&] {
+    pass += used > 0 ? 1 : 0;
+    used = 0;
+  };
+  for (std::size_t e = 0; e < contexts.size(); ++e) {
+    std::int64_t position = 0;
+    while (position < contexts[e]) {
+      const std::int64_t rest = contexts[e] - position;
+      const bool fits = rest <= workspace - used;
+      const std::int64_t taken = fits ? rest : last_multiple(workspace - used, alignment);
+      for (std::int64_t i = 0; i < taken; ++i) put(passes, pass, e, position++);
+      used += taken;
+      if (!fits) end_pass();
+    }
+    if (contexts[e] == 0) end_pass();
+  }
+  return passes;
+}
+
+/// Puts every context token into the pass the policy gives it.
+Passes lay_out(const std::vector<std::int64_t>& contexts, const attn::Config& config) {
+  const std::int64_t workspace = config.workspace_tokens;
+  const std::int64_t alignment = config.chunk_alignment;
+  if (std::all_of(contexts.begin(), contexts.end(), [](std::int64_t context) { return context == 0; })) return {};
+  switch (config.chunk_policy) {
+    case attn::ChunkPolicy::equal_share:
+      return lay_out_shares(contexts, last_multiple(workspace / std::ssize(contexts), alignment));
+    case attn::ChunkPolicy::packed:
+      return lay_out_packed(contexts, last_multiple(workspace, alignment), alignment);
+    case attn::ChunkPolicy::mla:
+      return lay_out_mla(contexts, workspace, alignment);
+    case attn::ChunkPolicy::none:
+      return {};
+  }
+  return {};
+}
+
+/// Passes by vLLM's planner for MLA. A long context takes one pass after the other, all of the same size.
+std::int64_t count_mla(const std::vector<std::int64_t>& contexts, std::int64_t workspace, std::int64_t alignment) {
+  std::int64_t ended = 0;
+  std::int64_t used = 0;
+  for (const std::int64_t context : contexts) {
+    std::int64_t rest = context;
+    if (rest > workspace - used && rest > 0) {
+      // What is left of the pass, and then whole ones.
+      rest -= last_multiple(workspace - used, alignment);
+      ended += 1;
+      used = 0;
+      const std::int64_t whole = last_multiple(workspace, alignment);
+      if (rest > workspace) {
+        const std::int64_t more = (rest - workspace + whole - 1) / whole;
+        ended += more;
+        rest -= more * whole;
+      }
+    }
+    used += rest;
+    if (context == 0) {
+      ended += used > 0 ? 1 : 0;
+      used = 0;
+    }
+  }
+  return ended + (used > 0 ? 1 : 0);
 }
 
 Window window_of(const Row& row, std::int64_t window_left) {
@@ -119,19 +205,42 @@ Metadata build(const attn::Batch& batch, const std::vector<Row>& rows) {
   return metadata;
 }
 
-std::int64_t count_passes(const std::vector<std::int64_t>& contexts, std::int64_t workspace_tokens,
-                          attn::ChunkPolicy policy) {
-  std::int64_t total = 0;
+std::int64_t least_workspace(std::int64_t num_extends, const attn::Config& config) {
+  switch (config.chunk_policy) {
+    case attn::ChunkPolicy::equal_share:
+      return num_extends * config.chunk_alignment;
+    case attn::ChunkPolicy::packed:
+    case attn::ChunkPolicy::mla:
+      return config.chunk_alignment;
+    case attn::ChunkPolicy::none:
+      return 0;
+  }
+  return 0;
+}
+
+std::int64_t count_passes(const std::vector<std::int64_t>& contexts, const attn::Config& config) {
+  const std::int64_t alignment = config.chunk_alignment;
+  std::int64_t places = 0;
   std::int64_t longest = 0;
   for (const std::int64_t context : contexts) {
-    total += context;
+    places += next_multiple(context, alignment);
     longest = std::max(longest, context);
   }
-  if (total == 0) return 0;
-  const bool packed = policy == attn::ChunkPolicy::packed;
-  const std::int64_t size = packed ? workspace_tokens : workspace_tokens / static_cast<std::int64_t>(contexts.size());
-  const std::int64_t tokens = packed ? total : longest;
-  return tokens / size + (tokens % size != 0 ? 1 : 0);
+  if (longest == 0) return 0;
+  const auto passes_of = [](std::int64_t tokens, std::int64_t size) {
+    return tokens / size + (tokens % size != 0 ? 1 : 0);
+  };
+  switch (config.chunk_policy) {
+    case attn::ChunkPolicy::equal_share:
+      return passes_of(longest, last_multiple(config.workspace_tokens / std::ssize(contexts), alignment));
+    case attn::ChunkPolicy::packed:
+      return passes_of(places, last_multiple(config.workspace_tokens, alignment));
+    case attn::ChunkPolicy::mla:
+      return count_mla(contexts, config.workspace_tokens, alignment);
+    case attn::ChunkPolicy::none:
+      return 0;
+  }
+  return 0;
 }
 
 }  // namespace properties::naive

@@ -65,8 +65,11 @@ struct Metadata {
 /// `rows` are `rows_of(batch)`.
 [[nodiscard]] Metadata build(const attn::Batch& batch, const std::vector<Row>& rows);
 
-/// Passes over contexts of these lengths, counted without laying out tokens. 0 without context.
-[[nodiscard]] std::int64_t count_passes(const std::vector<std::int64_t>& contexts, std::int64_t workspace_tokens,
-                                        attn::ChunkPolicy policy);
+/// Passes over contexts of these lengths, counted without laying out tokens. 0 without context, or without a plan. The
+/// workspace has room for least_workspace.
+[[nodiscard]] std::int64_t count_passes(const std::vector<std::int64_t>& contexts, const attn::Config& config);
+
+/// Workspace that a plan for this many extends needs at least, where any of them has a context.
+[[nodiscard]] std::int64_t least_workspace(std::int64_t num_extends, const attn::Config& config);
 
 }  // namespace properties::naive

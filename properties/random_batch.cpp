@@ -204,7 +204,12 @@ attn::Config draw_config(Random& random) {
   if (random.chance(3)) config.workspace_tokens = random.pick({0, 2147483647});
   if (random.chance(50)) config.window_left = random.pick({0, 1, 7, 16, 127, 4096});
   if (random.chance(1)) config.window_left = 2147483647;
-  config.chunk_policy = random.chance(50) ? attn::ChunkPolicy::packed : attn::ChunkPolicy::equal_share;
+  using attn::ChunkPolicy;
+  constexpr ChunkPolicy others[]{ChunkPolicy::mla, ChunkPolicy::mla, ChunkPolicy::none};
+  config.chunk_policy = random.chance(55) ? ChunkPolicy::packed : ChunkPolicy::equal_share;
+  if (random.chance(10)) config.chunk_policy = others[random.below(std::ssize(others))];
+  // A page of the KV cache as a rule; small ones, so that small workspaces have room for several.
+  if (random.chance(20)) config.chunk_alignment = random.pick({2, 3, 4, 8, 16, 16, 16, 64});
   return config;
 }
 
@@ -358,13 +363,18 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
     case Error::invalid_workspace:
       step.config.workspace_tokens = -by;
       break;
+    case Error::invalid_chunk_alignment:
+      step.config.chunk_alignment = random.chance(50) ? 0 : -by;
+      break;
     case Error::invalid_window:
       step.config.window_left = -by;
       break;
     case Error::workspace_too_small:
-      step.config.workspace_tokens = step.config.chunk_policy == attn::ChunkPolicy::packed
-                                         ? 0
-                                         : static_cast<std::int32_t>(first_prefill - first_extend) - 1;
+      if (step.config.chunk_policy == attn::ChunkPolicy::none) step.config.chunk_policy = attn::ChunkPolicy::packed;
+      step.config.workspace_tokens = step.config.chunk_alignment - 1;
+      if (step.config.chunk_policy == attn::ChunkPolicy::equal_share)
+        step.config.workspace_tokens +=
+            step.config.chunk_alignment * static_cast<std::int32_t>(first_prefill - first_extend - 1);
       break;
     case Error::sum_overflow:
       step.config.workspace_tokens = step.config.window_left.emplace(2147483647);
@@ -372,6 +382,8 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       insert_request(step, first_extend, step.requests[first_extend]);
       break;
     case Error::capacity_exceeded:
+      // Without a plan a context makes no entries.
+      if (step.config.chunk_policy == attn::ChunkPolicy::none) step.config.chunk_policy = attn::ChunkPolicy::mla;
       if (random.chance(30)) {
         step.num_actual_tokens = clamp_length(batch.num_actual_tokens + max_entries + by);
         break;

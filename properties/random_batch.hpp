@@ -39,7 +39,8 @@ class Random {
 /// One request for a step, weighted to the classes given.
 [[nodiscard]] batchtext::Request draw_request(Random& random, const batchtext::Step& step);
 
-/// A configuration: thresholds 1 to 8, workspaces from none to huge, a window in half of them, both policies.
+/// A configuration: thresholds 1 to 8, workspaces from none to huge, a window in half of them, all policies, alignments
+/// from 1 to 64.
 [[nodiscard]] attn::Config draw_config(Random& random);
 
 /// A batch in order, with or without padding, with exact lengths, bounds, both or (decodes only) neither. Which shapes

@@ -90,11 +90,11 @@ std::string table(const batchtext::Step& step) {
   const attn::Batch& batch = arrays.batch();
   const attn::Config& config = batch.config;
   std::string text = fmt::format(
-      "  decode_threshold {}, workspace_tokens {}, {}, window_left {}\n  num_actual_tokens {}, max_query_len {}, "
+      "  decode_threshold {}, workspace_tokens {}, {}, chunk_alignment {}, window_left {}\n  num_actual_tokens {}, "
+      "max_query_len {}, "
       "max_seq_len {}\n",
-      config.decode_threshold, config.workspace_tokens,
-      config.chunk_policy == attn::ChunkPolicy::packed ? "packed" : "equal_share", length_of(config.window_left),
-      batch.num_actual_tokens, batch.max_query_len, batch.max_seq_len);
+      config.decode_threshold, config.workspace_tokens, attn::name(config.chunk_policy), config.chunk_alignment,
+      length_of(config.window_left), batch.num_actual_tokens, batch.max_query_len, batch.max_seq_len);
   if (step.schedule_seed != 0 || step.fail_call)
     text += fmt::format("  schedule_seed {}, fail_call {}\n", step.schedule_seed, length_of(step.fail_call));
   text += has_sound_rows(batch) ? rows_table(naive::rows_of(batch)) : raw_table(batch);

@@ -64,6 +64,9 @@ class Subject {
   Subject(std::unique_ptr<DeviceBatch> batch, std::int64_t max_entries)
       : batch_(std::move(batch)), host_builder_(max_entries), reference_builder_(max_entries) {
     host_ = host_builder_.build(batch_->host());
+    const attn::ChunkPolicy policy = batch_->host().config.chunk_policy;
+    if (host_ && policy == attn::ChunkPolicy::mla)
+      host_ = tl::unexpected(attn::Error{attn::Error::unsupported_policy, -1, 0, 0, attn::name(policy)});
     if (!host_) return;
     reference_ = batch_->kind() == LengthKind::host ? host_ : reference_builder_.build(batch_->reference());
     // The device writes a position for each query token, where the CPU path has no array of that length.

@@ -157,7 +157,8 @@ TEST(BatchText, errors_point_at_what_is_wrong) {
   EXPECT_EQ(error_of("attnfuzz 1\nbatch q1kx5"), "2:10 unexpected 'x5' in a batch");
   EXPECT_EQ(error_of("attnfuzz 1\nbatch q1 q2"), "2:10 unexpected 'q2' behind the value");
   EXPECT_EQ(error_of("attnfuzz 1\nbatch q1\nbatch q2"), "3:1 second 'batch' in one step");
-  EXPECT_EQ(error_of("attnfuzz 1\nchunk_policy fair"), "2:14 chunk_policy is equal_share or packed, not 'fair'");
+  EXPECT_EQ(error_of("attnfuzz 1\nchunk_policy fair"),
+            "2:14 chunk_policy is equal_share, packed, mla or none, not 'fair'");
   EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1 two"), "2:12 expected a number, found 'two'");
   EXPECT_EQ(error_of("attnfuzz 1\nseq_lens 1x"), "2:11 unexpected 'x' in a number");
   EXPECT_EQ(error_of("attnfuzz 1\nbatch q\x01\x80"), "2:8 expected a number, found '\\x01\\x80'");

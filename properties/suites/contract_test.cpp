@@ -140,6 +140,40 @@ TEST(Contract, a_workspace_without_a_token_for_each_extend_is_too_small) {
   EXPECT_FALSE(Built{"workspace_tokens 0\nbatch 3q2s1"}.error()) << "nothing to chunk";
 }
 
+// Kernels divide a start by the page size: inside a page they read other tokens.
+TEST(Contract, slices_start_on_the_alignment) {
+  const Built shares{"workspace_tokens 64\nchunk_alignment 16\nbatch 3q2s60"};
+  EXPECT_EQ(shares->context.num_chunks, 4) << "shares of 21 are rounded down to 16";
+  EXPECT_EQ(list(shares->context.chunk_starts[1]), (Ints{16, 16, 16}));
+  EXPECT_EQ(Built{"workspace_tokens 47\nchunk_alignment 16\nbatch 3q2s60"}.error(),
+            (Error{Error::workspace_too_small, -1, 47, 48}));
+  const Built packed{"workspace_tokens 20\nchunk_policy packed\nchunk_alignment 16\nbatch 2q2s18_q2s10"};
+  EXPECT_EQ(packed->context.num_chunks, 3) << "16, 16 and 8, though all three are twice the workspace";
+  EXPECT_EQ(Built{"workspace_tokens 15\nchunk_policy packed\nchunk_alignment 16\nbatch q2s9"}.error(),
+            (Error{Error::workspace_too_small, -1, 15, 16}));
+  EXPECT_FALSE(Built{"workspace_tokens 4\nchunk_alignment 16\nbatch 2q3s2"}.error()) << "nothing to cut";
+  EXPECT_EQ(Built{"chunk_alignment 0"}.error(), (Error{Error::invalid_chunk_alignment, -1, 0, 0}));
+}
+
+TEST(Contract, mla_ends_a_chunk_with_a_cut_or_an_empty_context) {
+  const Built cut{"workspace_tokens 128\nchunk_policy mla\nbatch q13s140_q9s138_q4s132"};
+  EXPECT_EQ(cut->context.num_chunks, 3);
+  EXPECT_EQ(list(cut->context.seq_lens[0]), (Ints{127, 1, 0}));
+  EXPECT_EQ(list(cut->context.chunk_starts[1]), (Ints{127, 1, 0}));
+  EXPECT_EQ(list(cut->context.seq_lens[2]), (Ints{0, 0, 128}));
+  const Built empty{"workspace_tokens 64\nchunk_policy mla\nbatch q2s12_q2s1_q2s12"};
+  EXPECT_EQ(empty->context.num_chunks, 2);
+}
+
+TEST(Contract, no_plan_has_no_workspace_that_is_too_small) {
+  EXPECT_EQ(Built{"window_left 16\nworkspace_tokens 2\nbatch 3q5s100"}.error(),
+            (Error{Error::workspace_too_small, -1, 2, 3}));
+  const Built none{"window_left 16\nworkspace_tokens 2\nchunk_policy none\nbatch 3q5s100"};
+  EXPECT_EQ(none->context.num_chunks, 0);
+  EXPECT_EQ(list(none->context.context_lens), (Ints{95, 95, 95}));
+  EXPECT_EQ(none->window->total_tokens, 66);
+}
+
 TEST(Contract, context_behind_the_first_prefill_is_unordered) {
   EXPECT_EQ(Built{"batch q1s9_q3_q5s20"}.error(), (Error{Error::unordered, 2, 15, 1}));
   EXPECT_EQ(Built{"batch q3_q1s9"}.error(), (Error{Error::unordered, 1, 8, 0})) << "a decode behind a prefill";

@@ -273,7 +273,7 @@ TEST_F(Device, a_small_tiling_cuts_a_row_of_three_extends) {
     std::uint32_t kernels;
   };
   const Expected all[] = {
-      {"workspace_tokens 6\nbatch 3q2s9", attn::device::sum_share_segments | attn::device::sum_chunk_segments},
+      {"workspace_tokens 6\nbatch 3q2s9", attn::device::sum_slice_segments | attn::device::sum_chunk_segments},
       {"workspace_tokens 6\nchunk_policy packed\nbatch 3q2s9", attn::device::sum_context_segments},
       {"window_left 3\nbatch 3q2s9", attn::device::sum_window_segments},
   };

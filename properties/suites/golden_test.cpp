@@ -19,6 +19,7 @@ namespace {
 const std::string folder = ATTNFUZZ_SOURCE_DIR "/corpus/golden/";
 const std::string older = "upstream.jsonl";
 const std::string newest = "vllm-0.33.0.jsonl";
+const std::string newest_mla = "vllm-0.33.0-mla.jsonl";
 
 struct Record {
   int line = 0;
@@ -67,7 +68,9 @@ TEST(Golden, every_record_matches) {
 
 TEST(Golden, every_record_of_the_release_that_is_followed_matches) {
   EXPECT_EQ(newest, fmt::format("vllm-{}.jsonl", attn::upstream_release));
+  EXPECT_EQ(newest_mla, fmt::format("vllm-{}-mla.jsonl", attn::upstream_release));
   EXPECT_EQ(count_matching(newest), (Counts{{"build", 400}, {"reorder", 400}, {"split_decodes_and_prefills", 400}}));
+  EXPECT_EQ(count_matching(newest_mla), (Counts{{"mla_chunked_context", 400}}));
 }
 
 // What the library has no place for yet is counted, so that it is not taken for compared.
@@ -88,11 +91,13 @@ TEST(Golden, the_copies_are_the_originals) {
   if (!std::filesystem::exists(originals)) GTEST_SKIP() << originals << " is not on this machine";
   EXPECT_EQ(text_of(folder + older), text_of(originals + older));
   // The planner of chunks for MLA has a file of its own.
-  std::string without_planner;
+  std::string planner;
+  std::string all_else;
   std::ifstream file{originals + newest};
   for (std::string line; std::getline(file, line);)
-    if (line.find(R"("fn":"mla_chunked_context")") == std::string::npos) without_planner += line + "\n";
-  EXPECT_EQ(text_of(folder + newest), without_planner);
+    (line.find(R"("fn":"mla_chunked_context")") == std::string::npos ? all_else : planner) += line + "\n";
+  EXPECT_EQ(text_of(folder + newest), all_else);
+  EXPECT_EQ(text_of(folder + newest_mla), planner);
 }
 
 /// A record with one number changed: each kind of field is looked at.

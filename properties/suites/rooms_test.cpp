@@ -1,6 +1,7 @@
 // The rooms besides the builder: splits, reordering, local attention, context parallelism, and the words of errors.
 #include "attn/context_parallel.hpp"
 #include "attn/local_attention.hpp"
+#include "attn/mla_context.hpp"
 #include "attn/reorder.hpp"
 #include "attn/split.hpp"
 #include "batchtext/batchtext.hpp"
@@ -291,6 +292,68 @@ TEST(ContextParallel, refuses_malformed_input) {
   EXPECT_EQ(local, (Ints{77, 77}));
 }
 
+/// Three requests over two ranks in turns of 2, pages of 2: slices start on multiples of 4.
+struct Mla {
+  Ints offsets{0, 3, 5, 6};
+  Ints contexts{6, 0, 9};
+  attn::MlaContextInput input{offsets, contexts, 8, 2, 2, 2};
+  attn::MlaContextBuilder builder;
+};
+
+TEST(MlaContext, chunks_cut_on_pages_of_every_rank) {
+  Mla mla;
+  const auto plan = mla.builder.build(mla.input);
+  ASSERT_TRUE(plan) << attn::message(plan.error());
+  ASSERT_EQ(plan->chunks.size(), 3u);
+  EXPECT_EQ(plan->chunks[0].requests, (attn::RequestRange{0, 1}));
+  EXPECT_EQ(plan->chunks[1].requests, (attn::RequestRange{2, 3}));
+  EXPECT_EQ(plan->chunks[2].requests, (attn::RequestRange{2, 3}));
+  EXPECT_TRUE(plan->chunks[2].is_continuation);
+  EXPECT_EQ(plan->chunks[2].query_tokens, (attn::RequestRange{5, 6}));
+  EXPECT_EQ(Ints(plan->starts.begin(), plan->starts.end()), (Ints{0, 0, 8}));
+  EXPECT_EQ(Ints(plan->seq_lens.begin(), plan->seq_lens.end()), (Ints{6, 8, 1}));
+  EXPECT_EQ(Ints(plan->local_starts.begin(), plan->local_starts.end()), (Ints{0, 0, 4}));
+  EXPECT_EQ(Ints(plan->local_seq_lens.begin(), plan->local_seq_lens.end()), (Ints{4, 4, 2}));
+  EXPECT_EQ(Ints(plan->local_context_lens.data.begin(), plan->local_context_lens.data.end()), (Ints{4, 2, 0, 0, 5, 4}));
+}
+
+TEST(MlaContext, refuses_malformed_input_and_keeps_the_last_result) {
+  Mla mla;
+  const auto before = mla.builder.build(mla.input);
+  ASSERT_TRUE(before);
+  const auto refused = [&](auto change, const Error& expected) {
+    attn::MlaContextInput bad = mla.input;
+    change(bad);
+    const auto plan = mla.builder.build(bad);
+    ASSERT_FALSE(plan) << attn::message(expected);
+    EXPECT_EQ(plan.error(), expected) << attn::message(plan.error());
+  };
+  const Ints falling{0, 3, 2, 6};
+  const Ints from_one{1, 3, 5, 6};
+  const Ints negative{6, -1, 9};
+  refused([](auto& bad) { bad.block_size = 0; }, {Error::invalid_block_size, -1, 0, 1});
+  refused([](auto& bad) { bad.dcp_size = 0; }, {Error::invalid_dcp_size, -1, 0, 1});
+  refused([](auto& bad) { bad.interleave = 0; }, {Error::invalid_interleave, -1, 0, 1});
+  refused([](auto& bad) { bad.workspace_tokens = -1; }, {Error::invalid_workspace, -1, -1, 0});
+  refused([](auto& bad) { bad.workspace_tokens = 3; }, {Error::workspace_too_small, -1, 3, 4});
+  refused([](auto& bad) { bad.query_start_loc = bad.query_start_loc.first(3); }, {Error::offsets_count, -1, 3, 4});
+  refused([&](auto& bad) { bad.query_start_loc = from_one; }, {Error::offsets_start, 0, 1, 0});
+  refused([&](auto& bad) { bad.query_start_loc = falling; }, {Error::offsets_decreasing, 2, 2, 3});
+  refused([&](auto& bad) { bad.context_lens = negative; }, {Error::negative_seq_len, 1, -1, 0});
+  // An alignment that leaves 64 bits is larger than any workspace.
+  refused([](auto& bad) { bad.dcp_size = bad.interleave = bad.block_size = 2147483647; },
+          {Error::workspace_too_small, -1, 8, std::int64_t{2147483647} * 2147483647});
+  EXPECT_EQ(Ints(before->seq_lens.begin(), before->seq_lens.end()), (Ints{6, 8, 1}));
+  // 6,442,450,941 tokens, half as many on a rank, six slices in four chunks, and their offsets.
+  const Ints huge{2147483647, 2147483647, 2147483647};
+  refused(
+      [&](auto& bad) {
+        bad.context_lens = huge;
+        bad.workspace_tokens = 2147483647;
+      },
+      {Error::capacity_exceeded, -1, 9663676477, std::int64_t{1} << 28});
+}
+
 TEST(ErrorText, every_kind_has_a_name_and_a_line_of_its_own) {
   std::set<std::string_view> names;
   for (int kind = 0; kind < Error::num_kinds; ++kind) {
@@ -298,7 +361,8 @@ TEST(ErrorText, every_kind_has_a_name_and_a_line_of_its_own) {
     names.insert(attn::name(error.kind));
     const std::string line = attn::message(error);
     EXPECT_EQ(line.find('\n'), std::string::npos);
-    if (error.kind != Error::missing_seq_lens)
+    // Those have no number, or a name instead.
+    if (error.kind != Error::missing_seq_lens && error.kind != Error::unsupported_policy)
       EXPECT_NE(line.find("22"), std::string::npos) << line << ": names its value";
     EXPECT_NE(line.find("11"), std::string::npos) << line << ": names its index";
   }

@@ -8,6 +8,7 @@ namespace {
 std::optional<Error> check_config(const Config& config) noexcept {
   if (config.decode_threshold < 0) return Error{Error::invalid_decode_threshold, -1, config.decode_threshold, 0};
   if (config.workspace_tokens < 0) return Error{Error::invalid_workspace, -1, config.workspace_tokens, 0};
+  if (config.chunk_alignment < 1) return Error{Error::invalid_chunk_alignment, -1, config.chunk_alignment, 0};
   if (config.window_left && *config.window_left < 0) return Error{Error::invalid_window, -1, *config.window_left, 0};
   return std::nullopt;
 }
@@ -113,6 +114,20 @@ std::optional<Error> check_lengths(const Batch& batch) noexcept {
   std::size_t i = 0;
   while (exact[i] <= bound[i]) ++i;
   return Error{Error::seq_len_above_bound, static_cast<std::int64_t>(i), exact[i], bound[i]};
+}
+
+std::string_view name(ChunkPolicy policy) noexcept {
+  switch (policy) {
+    case ChunkPolicy::equal_share:
+      return "equal_share";
+    case ChunkPolicy::packed:
+      return "packed";
+    case ChunkPolicy::mla:
+      return "mla";
+    case ChunkPolicy::none:
+      return "none";
+  }
+  return "unknown";
 }
 
 std::int32_t num_surplus_tokens(const Batch& batch) noexcept {

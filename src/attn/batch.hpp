@@ -5,22 +5,39 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace attn {
 
-/// How the extends' contexts are cut into passes that fit the workspace.
+/// How the extends' contexts are cut into chunks that fit the workspace. a = chunk_alignment.
 enum class ChunkPolicy : std::uint8_t {
-  equal_share,  ///< each extend gets workspace_tokens / num_extends tokens a pass (vLLM's AITER builder)
-  packed,       ///< slices fill the workspace in request order: the fewest possible passes
+  /// Each extend gets workspace_tokens / num_extends tokens a chunk, rounded down to a multiple of a (vLLM's AITER
+  /// builder).
+  equal_share,
+  /// Contexts are laid end to end, each from a multiple of a on, and cut every workspace_tokens, rounded down to a
+  /// multiple of a. With an alignment of 1 these are the fewest possible chunks.
+  packed,
+  /// Requests fill a chunk in order; a context that does not fit whole is cut at the largest multiple of a that does,
+  /// and
+  /// ends its chunk; so does an empty context (vLLM's planner for MLA). On the CPU only.
+  mla,
+  none,  ///< no chunks, and no workspace that could be too small: for layers that all have a window
 };
+inline constexpr int num_chunk_policies = static_cast<int>(ChunkPolicy::none) + 1;
+
+/// The policy's name as it is written in the source, `equal_share` for one.
+[[nodiscard]] std::string_view name(ChunkPolicy policy) noexcept;
 
 /// What stays the same from step to step.
 struct Config {
   std::int32_t decode_threshold = 1;      ///< longest query still called a decode: 1 + draft tokens. >= 0
-  std::int32_t workspace_tokens = 32768;  ///< context tokens one pass can gather. >= 0
+  std::int32_t workspace_tokens = 32768;  ///< context tokens one chunk can gather. >= 0
   std::optional<std::int32_t>
       window_left;  ///< sliding window: keys to the left of a query token, itself not counted. >= 0
   ChunkPolicy chunk_policy = ChunkPolicy::equal_share;
+  /// Every slice of a context starts on a multiple of it. A kernel that divides a start by the page size of the KV
+  /// cache needs that page size here, or it reads other tokens. >= 1
+  std::int32_t chunk_alignment = 1;
 
   friend bool operator==(const Config&, const Config&) = default;
 };

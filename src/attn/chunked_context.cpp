@@ -1,6 +1,7 @@
 #include "attn/chunked_context.hpp"
 
 #include "attn/checked.hpp"
+#include "attn/mla_cut.hpp"
 #include "attn/token_map.hpp"
 
 #include <algorithm>
@@ -37,8 +38,13 @@ void slice_equal_share(std::span<const std::int32_t> contexts, std::int64_t chun
   }
 }
 
-/// The tokens [lo, hi) of all contexts laid end to end.
-void slice_packed(std::span<const std::int32_t> contexts, std::int64_t lo, std::int64_t hi, Pass pass) {
+std::int64_t round_up(std::int64_t tokens, std::int64_t alignment) noexcept {
+  return alignment == 1 ? tokens : ceil_div(tokens, alignment) * alignment;
+}
+
+/// The places [lo, hi) of all contexts laid end to end, each from a multiple of the alignment on.
+void slice_packed(std::span<const std::int32_t> contexts, std::int64_t lo, std::int64_t hi, std::int64_t alignment,
+                  Pass pass) {
   std::int64_t begin = 0;
   for (std::size_t e = 0; e < contexts.size(); ++e) {
     const std::int64_t context = contexts[e];
@@ -46,7 +52,50 @@ void slice_packed(std::span<const std::int32_t> contexts, std::int64_t lo, std::
     const std::int64_t to = std::clamp<std::int64_t>(hi - begin, 0, context);
     pass.starts[e] = static_cast<std::int32_t>(from);
     pass.lens[e] = static_cast<std::int32_t>(to - from);
-    begin += context;
+    begin += round_up(context, alignment);
+  }
+}
+
+MlaCutRule mla_rule(const ChunkPlan& plan) noexcept { return {plan.chunk_tokens, plan.alignment, 1, 1}; }
+
+/// The slices of all passes by vLLM's planner for MLA. Those that are empty start where their context ends if it has
+/// been gathered, else at 0, as packed ones do.
+void slice_mla(const ChunkPlan& plan, const Arrays& arrays) {
+  const auto extends = static_cast<std::size_t>(plan.num_extends);
+  const auto context_of = [&](std::int64_t e) -> std::int64_t {
+    return arrays.context_lens[static_cast<std::size_t>(e)];
+  };
+  MlaCutter cutter(mla_rule(plan), plan.num_extends, context_of);
+  std::int64_t chunk = -1;
+  MlaRun run;
+  while (cutter.next(run)) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      if (i > 0 || run.opens_chunk) {
+        const auto row = static_cast<std::size_t>(++chunk) * extends;
+        std::fill_n(arrays.seq_lens.data() + row, extends, 0);
+        std::fill_n(arrays.chunk_starts.data() + row, extends, 0);
+        std::copy_n(arrays.context_lens.data(), run.req, arrays.chunk_starts.data() + row);
+      }
+      const auto at = static_cast<std::size_t>(chunk) * extends + static_cast<std::size_t>(run.req);
+      arrays.chunk_starts[at] = static_cast<std::int32_t>(run.start + i * run.len);
+      arrays.seq_lens[at] = static_cast<std::int32_t>(run.len);
+    }
+  }
+}
+
+/// The slices of pass `chunk`, unless they were written all at once.
+void slice_pass(const ChunkPlan& plan, const Arrays& arrays, std::int64_t chunk) {
+  const std::int64_t row = chunk * plan.num_extends;
+  const Pass pass{arrays.chunk_starts.data() + row, arrays.seq_lens.data() + row};
+  switch (plan.policy) {
+    case ChunkPolicy::equal_share:
+      return slice_equal_share(arrays.context_lens, chunk, plan.chunk_tokens, pass);
+    case ChunkPolicy::packed:
+      return slice_packed(arrays.context_lens, chunk * plan.chunk_tokens, (chunk + 1) * plan.chunk_tokens,
+                          plan.alignment, pass);
+    case ChunkPolicy::mla:
+    case ChunkPolicy::none:
+      return;
   }
 }
 
@@ -100,6 +149,8 @@ tl::expected<ChunkPlan, Error> plan_chunks(const Batch& batch, std::int32_t firs
   ChunkPlan plan;
   plan.policy = batch.config.chunk_policy;
   plan.num_extends = num_extends;
+  plan.alignment = batch.config.chunk_alignment;
+  if (plan.policy == ChunkPolicy::none) return plan;
   const auto seq_lens = batch.best_seq_lens();
   std::int32_t longest = 0;
   for (std::int32_t i = first_extend; i < first_extend + num_extends; ++i) {
@@ -110,11 +161,36 @@ tl::expected<ChunkPlan, Error> plan_chunks(const Batch& batch, std::int32_t firs
   if (longest == 0) return plan;
 
   const std::int64_t workspace = batch.config.workspace_tokens;
-  const bool equal_share = plan.policy == ChunkPolicy::equal_share;
-  const std::int64_t least = equal_share ? num_extends : 1;
+  const std::int64_t least = plan.alignment * (plan.policy == ChunkPolicy::equal_share ? num_extends : 1);
   if (workspace < least) return tl::unexpected(Error{Error::workspace_too_small, -1, workspace, least});
-  plan.chunk_tokens = equal_share ? workspace / num_extends : workspace;
-  plan.num_chunks = ceil_div(equal_share ? longest : plan.total_tokens, plan.chunk_tokens);
+  const auto context_of = [&](std::int64_t e) -> std::int64_t {
+    const auto req = static_cast<std::int32_t>(first_extend + e);
+    return context_len(batch.query_len(req), seq_lens[static_cast<std::size_t>(req)]);
+  };
+  switch (plan.policy) {
+    case ChunkPolicy::equal_share:
+      plan.chunk_tokens = workspace / num_extends / plan.alignment * plan.alignment;
+      plan.num_chunks = ceil_div(longest, plan.chunk_tokens);
+      break;
+    case ChunkPolicy::packed: {
+      plan.chunk_tokens = workspace / plan.alignment * plan.alignment;
+      std::int64_t places = plan.total_tokens;
+      if (plan.alignment > 1) {
+        places = 0;
+        for (std::int64_t e = 0; e < num_extends; ++e) places += round_up(context_of(e), plan.alignment);
+      }
+      plan.num_chunks = ceil_div(places, plan.chunk_tokens);
+      break;
+    }
+    case ChunkPolicy::mla: {
+      plan.chunk_tokens = workspace;
+      MlaCutter cutter(mla_rule(plan), num_extends, context_of);
+      for (MlaRun run; cutter.next(run);) plan.num_chunks += run.count - (run.opens_chunk ? 0 : 1);
+      break;
+    }
+    case ChunkPolicy::none:
+      break;
+  }
   if (plan.num_chunks > int32_limit)
     return tl::unexpected(Error{Error::capacity_exceeded, -1, plan.num_chunks, int32_limit});
   return plan;
@@ -131,15 +207,9 @@ ChunkedContext write_chunks(const Batch& batch, std::int32_t first_extend, const
   }
 
   arrays.token_start[0] = 0;
+  if (plan.policy == ChunkPolicy::mla) slice_mla(plan, arrays);
   for (std::int64_t chunk = 0; chunk < plan.num_chunks; ++chunk) {
-    const std::int64_t row = chunk * plan.num_extends;
-    const Pass pass{arrays.chunk_starts.data() + row, arrays.seq_lens.data() + row};
-    if (plan.policy == ChunkPolicy::equal_share) {
-      slice_equal_share(arrays.context_lens, chunk, plan.chunk_tokens, pass);
-    } else {
-      const std::int64_t lo = chunk * plan.chunk_tokens;
-      slice_packed(arrays.context_lens, lo, std::min(lo + plan.chunk_tokens, plan.total_tokens), pass);
-    }
+    slice_pass(plan, arrays, chunk);
     finish_pass(arrays, chunk, plan.num_extends);
   }
 

@@ -22,7 +22,8 @@ struct Rows {
 };
 
 /// How the extends' contexts are gathered from the paged cache: in `num_chunks` passes, each of which takes one
-/// slice, possibly empty, of every extend's context. C = num_chunks, E = num_extends.
+/// slice, possibly empty, of every extend's context. A slice that is not empty starts on a multiple of chunk_alignment.
+/// C = num_chunks, E = num_extends.
 struct ChunkedContext {
   std::int32_t num_chunks = 0;
   std::span<const std::int32_t> context_lens;         ///< [E] tokens to gather in all
@@ -47,8 +48,9 @@ struct ChunkPlan {
   ChunkPolicy policy = ChunkPolicy::equal_share;
   std::int64_t num_extends = 0;
   std::int64_t num_chunks = 0;
-  std::int64_t chunk_tokens = 0;  ///< tokens a pass takes of each extend (equal_share) or of all (packed)
-  std::int64_t total_tokens = 0;  ///< sum of contexts
+  std::int64_t chunk_tokens = 0;  ///< tokens a pass takes of each extend (equal_share), or of all at most (packed, mla)
+  std::int64_t alignment = 1;     ///< the batch's chunk_alignment
+  std::int64_t total_tokens = 0;  ///< sum of contexts; 0 without a plan (none)
 
   [[nodiscard]] std::int64_t num_entries() const noexcept;
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
@@ -56,9 +58,11 @@ struct ChunkPlan {
 
 /// Plans passes over the contexts of requests [first_extend, first_extend + num_extends) of a checked batch.
 ///
-/// No context at all: num_chunks is 0, whatever the workspace. Otherwise workspace_too_small when `equal_share`
-/// leaves an extend no token, or `packed` has no workspace; capacity_exceeded above 2^31 - 1 passes.
-/// Source: the context part of vLLM's AiterFlashAttentionMetadataBuilder.build; `packed` after vLLM PR #50613.
+/// No context at all, or ChunkPolicy::none: num_chunks is 0, whatever the workspace. Otherwise workspace_too_small when
+/// the workspace has no room for `chunk_alignment` tokens of each extend (equal_share) or of one (packed, mla);
+/// capacity_exceeded above 2^31 - 1 passes.
+/// Source: the context part of vLLM's AiterFlashAttentionMetadataBuilder.build; `packed` after vLLM PR #50613; `mla`
+/// after its planner of MLA's chunked context.
 [[nodiscard]] tl::expected<ChunkPlan, Error> plan_chunks(const Batch& batch, std::int32_t first_extend,
                                                          std::int32_t num_extends) noexcept;
 

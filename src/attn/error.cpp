@@ -30,6 +30,7 @@ constexpr std::array<Wording, Error::num_kinds> wordings{{
     {"unordered", "request %i has %v context tokens, but stands behind request %l, the first prefill"},
     {"invalid_decode_threshold", "decode_threshold is %v, below 0"},
     {"invalid_workspace", "workspace_tokens is %v, below 0"},
+    {"invalid_chunk_alignment", "chunk_alignment is %v, below 1"},
     {"invalid_window", "window_left is %v, below 0"},
     {"workspace_too_small", "workspace_tokens is %v, at least %l are needed"},
     {"sum_overflow", "a sum over requests reaches %v at request %i, above %l"},
@@ -46,6 +47,7 @@ constexpr std::array<Wording, Error::num_kinds> wordings{{
     {"invalid_interleave", "interleave is %v, below 1"},
     {"invalid_capacity", "%s is %v, below %l"},
     {"graph_mismatch", "the batch needs %v %s, the captured graph has %l"},
+    {"unsupported_policy", "the device path does not cut chunks by %s"},
     {"device", "%s failed with %h (%v)"},
 }};
 

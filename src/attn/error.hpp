@@ -30,6 +30,7 @@ struct Error {
     unordered,                 ///< index: request with context, value: the context, limit: the first prefill
     invalid_decode_threshold,  ///< value: decode_threshold below 0
     invalid_workspace,         ///< value: workspace_tokens below 0
+    invalid_chunk_alignment,   ///< value: chunk_alignment below 1
     invalid_window,            ///< value: window_left below 0
     workspace_too_small,  ///< value: workspace_tokens, limit: the least that works; index: request, if one is to blame
     sum_overflow,         ///< index: request at which a sum leaves int32, value: the sum, limit: 2^31 - 1
@@ -48,7 +49,8 @@ struct Error {
     // The device path.
     invalid_capacity,  ///< subject: a number of Capacity, value: it, limit: the least that works
     graph_mismatch,  ///< subject: what a captured graph has otherwise, value: what the batch needs, limit: the graph's
-    device,          ///< subject: the HIP call that failed, hip_error: HIP's name for it, value: its number
+    unsupported_policy,  ///< subject: a chunk policy that is for the CPU only
+    device,              ///< subject: the HIP call that failed, hip_error: HIP's name for it, value: its number
   };
   static constexpr int num_kinds = device + 1;
 

@@ -22,8 +22,8 @@
 /// `batch` takes the grammar of vLLM's attention benchmarks: segments joined by `_`, each
 /// `(count)q<len>(k)(s<len>(k))`, `k` for x1024; without `s` the request has no context. `kv` may stand for `s`.
 /// `then` starts the next step on the same builder. The settings (`decode_threshold`, `workspace_tokens`,
-/// `chunk_policy`, `window_left`) stay as they are until a later step sets them again: `window_left none` ends a
-/// window. Every other key holds for its own step alone.
+/// `chunk_policy`, `chunk_alignment`, `window_left`) stay as they are until a later step sets them again: `window_left
+/// none` ends a window. Every other key holds for its own step alone.
 ///
 /// `query_start_loc`, `seq_lens`, `seq_lens_upper_bound`, `num_reqs`, `num_actual_tokens`, `max_query_len` and
 /// `max_seq_len` override what `batch` implies. An array is a list of numbers, `batch` (what `batch` implies), or
@@ -103,6 +103,9 @@ struct ParseError {
 
 /// Reads one batch in vLLM's grammar. Columns count from the start of `spec`, the line is 1.
 [[nodiscard]] tl::expected<std::vector<Request>, ParseError> parse_requests(std::string_view spec);
+
+/// The policy of that name; nothing for any other word.
+[[nodiscard]] std::optional<attn::ChunkPolicy> parse_chunk_policy(std::string_view name);
 
 /// The canonical text: keys in fixed order, defaults and settings of the step before left out, equal neighbours
 /// counted. parse(print(c)) == c for every case that `parse` can return.

@@ -16,6 +16,7 @@ enum class Key : std::size_t {
   decode_threshold,
   workspace_tokens,
   chunk_policy,
+  chunk_alignment,
   window_left,
   batch,
   num_reqs,
@@ -29,10 +30,14 @@ enum class Key : std::size_t {
   fail_call
 };
 inline constexpr std::size_t num_keys = static_cast<std::size_t>(Key::fail_call) + 1;
-inline constexpr std::array<std::string_view, num_keys> key_names{
-    "decode_threshold", "workspace_tokens", "chunk_policy",         "window_left",       "batch",         "num_reqs",
-    "query_start_loc",  "seq_lens",         "seq_lens_upper_bound", "num_actual_tokens", "max_query_len", "max_seq_len",
-    "schedule_seed",    "fail_call"};
+inline constexpr std::array<std::string_view, num_keys> key_names{"decode_threshold",  "workspace_tokens",
+                                                                  "chunk_policy",      "chunk_alignment",
+                                                                  "window_left",       "batch",
+                                                                  "num_reqs",          "query_start_loc",
+                                                                  "seq_lens",          "seq_lens_upper_bound",
+                                                                  "num_actual_tokens", "max_query_len",
+                                                                  "max_seq_len",       "schedule_seed",
+                                                                  "fail_call"};
 
 [[nodiscard]] constexpr std::string_view name_of(Key key) { return key_names[static_cast<std::size_t>(key)]; }
 

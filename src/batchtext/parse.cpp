@@ -169,9 +169,9 @@ Status read_window(Line& line, Step& step) {
 
 Status read_policy(Line& line, Step& step) {
   const std::string_view word = line.word();
-  if (word != "equal_share" && word != "packed")
-    return line.error("chunk_policy is equal_share or packed, not " + quoted(word));
-  step.config.chunk_policy = word == "packed" ? attn::ChunkPolicy::packed : attn::ChunkPolicy::equal_share;
+  const auto policy = parse_chunk_policy(word);
+  if (!policy) return line.error("chunk_policy is equal_share, packed, mla or none, not " + quoted(word));
+  step.config.chunk_policy = *policy;
   line.at += word.size();
   return {};
 }
@@ -219,6 +219,8 @@ Status read_value(Line& line, Key key, Step& step) {
       return read_into(line, step.config.workspace_tokens);
     case chunk_policy:
       return read_policy(line, step);
+    case chunk_alignment:
+      return read_into(line, step.config.chunk_alignment);
     case window_left:
       return read_window(line, step);
     case batch:
@@ -357,6 +359,12 @@ tl::expected<std::vector<Request>, ParseError> parse_requests(std::string_view s
   if (auto status = read_requests(line, requests); !status) return tl::unexpected(status.error());
   if (!line.done()) return line.error("unexpected " + quoted(line.text.substr(line.at)) + " in a batch");
   return requests;
+}
+
+std::optional<attn::ChunkPolicy> parse_chunk_policy(std::string_view name) {
+  for (int policy = 0; policy < attn::num_chunk_policies; ++policy)
+    if (attn::name(static_cast<attn::ChunkPolicy>(policy)) == name) return static_cast<attn::ChunkPolicy>(policy);
+  return std::nullopt;
 }
 
 }  // namespace batchtext

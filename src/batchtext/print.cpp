@@ -82,7 +82,8 @@ void put_window(std::string& text, const std::optional<std::int32_t>& window) {
 
 void put_policy(std::string& text, attn::ChunkPolicy policy) {
   put_key(text, Key::chunk_policy);
-  text += policy == attn::ChunkPolicy::packed ? "packed\n" : "equal_share\n";
+  text += name(policy);
+  text += '\n';
 }
 
 /// The settings of `config` that are not those of `before`.
@@ -91,6 +92,7 @@ void put_settings(std::string& text, const attn::Config& config, const attn::Con
   if (config.decode_threshold != before.decode_threshold) put_scalar(text, decode_threshold, config.decode_threshold);
   if (config.workspace_tokens != before.workspace_tokens) put_scalar(text, workspace_tokens, config.workspace_tokens);
   if (config.chunk_policy != before.chunk_policy) put_policy(text, config.chunk_policy);
+  if (config.chunk_alignment != before.chunk_alignment) put_scalar(text, chunk_alignment, config.chunk_alignment);
   if (config.window_left != before.window_left) put_window(text, config.window_left);
 }
 

@@ -103,6 +103,8 @@ void register_builds() {
   };
   add("128_extends", "batch 128q16s2064");
   add("128_extends_packed", "chunk_policy packed\nbatch 128q16s2064");
+  add("128_extends_packed_aligned", "chunk_policy packed\nchunk_alignment 16\nbatch 128q16s2064");
+  add("128_extends_mla", "chunk_policy mla\nchunk_alignment 16\nbatch 128q16s2064");
   add("128_extends_window", "window_left 1023\nbatch 128q16s2064");
   add("mixed", "batch 200q1s2k_8q512s4608_4q512");
   add("mixed_packed", "chunk_policy packed\nbatch 200q1s2k_8q512s4608_4q512");

@@ -46,6 +46,7 @@ std::string command_of(const CheckOptions& options, const std::string& input) {
   if (options.config.workspace_tokens) command += fmt::format(" --workspace {}", *options.config.workspace_tokens);
   if (options.config.window_left) command += fmt::format(" --window {}", *options.config.window_left);
   if (options.config.chunk_policy) command += fmt::format(" --policy {}", *options.config.chunk_policy);
+  if (options.config.chunk_alignment) command += fmt::format(" --alignment {}", *options.config.chunk_alignment);
   if (options.reorder) command += " --reorder";
   if (options.device) command += " --device";
   return command;

@@ -386,11 +386,12 @@ void draw_chunks(Pen& pen, const attn::Batch& batch, const attn::Metadata& metad
   if (context.num_chunks == 0) {
     draw_head(pen, "Chunks over the workspace", {});
     pen.text(margin, pen.y + 8, "faint",
-             "num_chunks is 0: there is no context to gather, and the context pass is skipped.");
+             batch.config.chunk_policy == attn::ChunkPolicy::none
+                 ? "num_chunks is 0: no chunks were asked for."
+                 : "num_chunks is 0: there is no context to gather, and the context pass is skipped.");
     pen.y += row_pitch;
     return;
   }
-  const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
   const std::int64_t workspace = batch.config.workspace_tokens;
   const std::size_t num_extends = context.context_lens.size();
   std::vector<Sign> signs{{"slice0", "A"}, {"slice1", "B"}, {"slice2", "C"}, {"slice3", "D"}};
@@ -398,7 +399,8 @@ void draw_chunks(Pen& pen, const attn::Batch& batch, const attn::Metadata& metad
   signs.back().second += num_extends > signs.size() ? ", … slices by extend" : " slices by extend";
   signs.emplace_back("several", "several narrow slices");
   signs.emplace_back("unused", "unused");
-  draw_head(pen, fmt::format("{}, {}", counted(context.num_chunks, "chunk"), packed ? "packed" : "equal_share"), signs);
+  draw_head(pen, fmt::format("{}, {}", counted(context.num_chunks, "chunk"), attn::name(batch.config.chunk_policy)),
+            signs);
   for (const ChunkRow& row : chunk_rows(context, max_rows)) draw_chunk_row(pen, row, context, workspace);
   draw_axis(pen, workspace);
 }
@@ -407,10 +409,10 @@ void draw_chunks(Pen& pen, const attn::Batch& batch, const attn::Metadata& metad
 
 std::string config_line(const attn::Batch& batch) {
   const attn::Config& config = batch.config;
-  const bool packed = config.chunk_policy == attn::ChunkPolicy::packed;
-  return fmt::format("decode_threshold {} · workspace_tokens {} · chunk_policy {} · window_left {}",
-                     grouped(config.decode_threshold), grouped(config.workspace_tokens),
-                     packed ? "packed" : "equal_share", config.window_left ? grouped(*config.window_left) : "none");
+  return fmt::format(
+      "decode_threshold {} · workspace_tokens {} · chunk_policy {} · chunk_alignment {} · window_left {}",
+      grouped(config.decode_threshold), grouped(config.workspace_tokens), attn::name(config.chunk_policy),
+      grouped(config.chunk_alignment), config.window_left ? grouped(*config.window_left) : "none");
 }
 
 void draw_error(Pen& pen, const attn::Error& error) {

@@ -45,6 +45,15 @@ CLI::Validator whole_number(std::int64_t least) {
       "");
 }
 
+CLI::Validator chunk_policy_name() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return batchtext::parse_chunk_policy(text) ? std::string{}
+                                                   : "'" + text + "' is not equal_share, packed, mla or none";
+      },
+      "");
+}
+
 void ConfigOptions::add_to(CLI::App& command) {
   command.add_option("--threshold", decode_threshold, "decode_threshold: longest query still called a decode")
       ->check(whole_number(int32_min));
@@ -52,8 +61,10 @@ void ConfigOptions::add_to(CLI::App& command) {
       ->check(whole_number(int32_min));
   command.add_option("--window", window_left, "window_left: sliding window, tokens to the left of a query")
       ->check(whole_number(int32_min));
-  command.add_option("--policy", chunk_policy, "chunk_policy: equal_share or packed")
-      ->check(CLI::IsMember({"equal_share", "packed"}));
+  command.add_option("--policy", chunk_policy, "chunk_policy: equal_share, packed, mla or none")
+      ->check(chunk_policy_name());
+  command.add_option("--alignment", chunk_alignment, "chunk_alignment: slices of a context start on multiples of it")
+      ->check(whole_number(int32_min));
 }
 
 void ConfigOptions::apply(batchtext::Case& parsed) const {
@@ -61,8 +72,8 @@ void ConfigOptions::apply(batchtext::Case& parsed) const {
     if (decode_threshold) step.config.decode_threshold = *decode_threshold;
     if (workspace_tokens) step.config.workspace_tokens = *workspace_tokens;
     if (window_left) step.config.window_left = *window_left;
-    if (chunk_policy)
-      step.config.chunk_policy = *chunk_policy == "packed" ? attn::ChunkPolicy::packed : attn::ChunkPolicy::equal_share;
+    if (chunk_policy) step.config.chunk_policy = batchtext::parse_chunk_policy(*chunk_policy).value();
+    if (chunk_alignment) step.config.chunk_alignment = *chunk_alignment;
   }
 }
 

@@ -17,13 +17,14 @@ struct NamedCase {
   batchtext::Case parsed;
 };
 
-/// The configuration keys of the text form as options (`--threshold`, `--workspace`, `--window`, `--policy`): given
-/// ones override what a file says.
+/// The configuration keys of the text form as options (`--threshold`, `--workspace`, `--window`, `--policy`,
+/// `--alignment`): given ones override what a file says.
 struct ConfigOptions {
   std::optional<std::int32_t> decode_threshold;
   std::optional<std::int32_t> workspace_tokens;
   std::optional<std::int32_t> window_left;
   std::optional<std::string> chunk_policy;
+  std::optional<std::int32_t> chunk_alignment;
 
   void add_to(CLI::App& command);
   void apply(batchtext::Case& parsed) const;
@@ -31,6 +32,9 @@ struct ConfigOptions {
 
 /// For options: an int64 in decimal, as the text form has it, of at least `least`. The option's type limits it above.
 [[nodiscard]] CLI::Validator whole_number(std::int64_t least);
+
+/// For options: the name of a chunk policy.
+[[nodiscard]] CLI::Validator chunk_policy_name();
 
 /// Reads a whole file, or stdin for `-`, up to the text form's limit. Throws InputError.
 [[nodiscard]] std::string read_text(const std::string& path);

@@ -382,12 +382,11 @@ std::string draw_chunks(const attn::Batch& batch, const attn::Metadata& metadata
   const auto labels = align(cells, "lrr");
   const std::size_t columns = label_columns(labels, canvas);
 
-  const bool packed = batch.config.chunk_policy == attn::ChunkPolicy::packed;
   std::string out = legend(
       canvas,
       fmt::format("{}, {}: a full bar is the workspace of {} tokens",
                   counted(context.num_chunks, std::to_string(context.num_chunks), "chunk"),
-                  packed ? "packed" : "equal_share", workspace),
+                  attn::name(batch.config.chunk_policy), workspace),
       {{"A..Z", Ink::plain, "slices by extend"}, {"*", Ink::plain, "several slices"}, {"·", Ink::faint, "unused"}});
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].alike) {

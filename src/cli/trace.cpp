@@ -39,7 +39,7 @@ int run_trace(TraceCommand& command) {
   // As vLLM does: only a number of requests that was asked for can be too large for the token budget.
   options.max_num_seqs =
       command.max_num_seqs.value_or(std::clamp(options.max_num_batched_tokens, 1, options.max_num_seqs));
-  options.chunk_policy = command.chunk_policy == "packed" ? attn::ChunkPolicy::packed : attn::ChunkPolicy::equal_share;
+  options.chunk_policy = batchtext::parse_chunk_policy(command.chunk_policy).value();
   auto scheduler = trace::Scheduler::make(*requests, options);
   if (!scheduler) throw InputError(scheduler.error());
   if (!command.emit_dir.empty()) require_writable(command.emit_dir);
@@ -99,7 +99,7 @@ void add_attention_options(CLI::App& app, TraceCommand& command) {
       ->check(whole_number(0))
       ->group(group);
   app.add_option("--policy", command.chunk_policy, "Chunk policy whose builds are timed")
-      ->check(CLI::IsMember({"equal_share", "packed"}))
+      ->check(chunk_policy_name())
       ->group(group)
       ->capture_default_str();
 }

@@ -134,7 +134,7 @@ Progress::State TraceRun::progress_state() const {
   return {num_steps, share_done(), grouped(num_steps) + " steps"};
 }
 
-/// One builder for both policies, as it was left by the step before. The configured policy goes first: only its build
+/// One builder for all policies, as it was left by the step before. The configured policy goes first: only its build
 /// is timed, and nothing has warmed the caches for it.
 void TraceRun::build(const batchtext::Step& step) {
   const batchtext::Arrays arrays(step);
@@ -143,20 +143,21 @@ void TraceRun::build(const batchtext::Step& step) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
   tally_.build_ns.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(ns, UINT32_MAX)));
   const auto policy = step.config.chunk_policy;
-  const std::int64_t num_passes = configured ? configured->context.num_chunks : 0;
   if (configured) tally_.add_step(*configured);
   count(configured, policy, step);
 
-  using attn::ChunkPolicy;
-  const auto other = policy == ChunkPolicy::packed ? ChunkPolicy::equal_share : ChunkPolicy::packed;
-  attn::Batch batch = arrays.batch();
-  batch.config.chunk_policy = other;
-  const auto second = builder_.build(batch);
-  count(second, other, step);
-  if (!configured || !second) return;
-  const std::int64_t packed = policy == ChunkPolicy::packed ? num_passes : second->context.num_chunks;
-  const std::int64_t equal_share = policy == ChunkPolicy::packed ? second->context.num_chunks : num_passes;
-  if (packed < equal_share) ++tally_.num_gathering_steps_saved;
+  const auto num_passes_by = [&](attn::ChunkPolicy compared) -> std::optional<std::int64_t> {
+    if (compared == policy) return configured ? std::optional{configured->context.num_chunks} : std::nullopt;
+    attn::Batch batch = arrays.batch();
+    batch.config.chunk_policy = compared;
+    const auto built = builder_.build(batch);
+    count(built, compared, step);
+    return built ? std::optional{built->context.num_chunks} : std::nullopt;
+  };
+  // The other policy first: its build ends the life of the configured one's arrays, of which only a count is used.
+  const auto equal_share = num_passes_by(attn::ChunkPolicy::equal_share);
+  const auto packed = num_passes_by(attn::ChunkPolicy::packed);
+  if (equal_share && packed && *packed < *equal_share) ++tally_.num_gathering_steps_saved;
 }
 
 void TraceRun::count(const tl::expected<attn::Metadata, attn::Error>& built, attn::ChunkPolicy policy,

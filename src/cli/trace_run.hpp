@@ -28,7 +28,7 @@ struct TraceCommand {
   std::string file;
   trace::SchedulerOptions scheduler;
   std::optional<std::int32_t> max_num_seqs;  ///< none: what the token budget allows
-  std::string chunk_policy = "equal_share";  ///< or "packed": the one whose builds are timed
+  std::string chunk_policy = "equal_share";  ///< the one whose builds are timed
   std::int64_t max_steps = 0;                ///< 0: all
   std::int64_t check_every = 100;            ///< steps, 0: none is checked
   std::string emit_dir;                      ///< empty: no batches are written
@@ -93,7 +93,7 @@ inline constexpr std::size_t num_step_classes = 8;  ///< every subset of the thr
 struct Tally {
   std::array<RegionCount, 3> regions;                         ///< decode, extend, prefill
   std::array<std::int64_t, num_step_classes> step_classes{};  ///< steps, by the bits of StepClass
-  std::array<PassCount, 2> passes;                            ///< by ChunkPolicy
+  std::array<PassCount, attn::num_chunk_policies> passes;     ///< by ChunkPolicy; equal_share and packed always
   std::int64_t num_context_tokens = 0;                        ///< gathered by extends
   std::int64_t num_gathering_steps_saved = 0;                 ///< steps in which `packed` has fewer passes
   std::int64_t num_refused = 0;                               ///< builds that a small workspace does not allow

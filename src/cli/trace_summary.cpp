@@ -82,7 +82,8 @@ void print_step_classes(const Tally& tally) {
 }
 
 void print_passes(const Tally& tally) {
-  const auto& [equal_share, packed] = tally.passes;
+  const auto& equal_share = tally.passes[static_cast<std::size_t>(attn::ChunkPolicy::equal_share)];
+  const auto& packed = tally.passes[static_cast<std::size_t>(attn::ChunkPolicy::packed)];
   const auto line = [](std::string_view name, std::int64_t a, std::int64_t b) {
     fmt::print("  {:<20}{:>14}{:>14}\n", name, grouped(a), grouped(b));
   };

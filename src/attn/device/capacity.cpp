@@ -22,6 +22,7 @@ Capacity capacity_of(const Batch& batch, const Plan& plan) noexcept {
 tl::expected<Capacity, Error> required_capacity(const Batch& batch) noexcept {
   const auto plan = make_plan(batch);
   if (!plan) return tl::unexpected(plan.error());
+  if (auto error = check_policy(batch)) return tl::unexpected(*error);
   return capacity_of(batch, *plan);
 }
 
@@ -75,6 +76,18 @@ std::optional<Error> check_tiling(const Tiling& tiling) noexcept {
     if (number.value > number.most) return Error{Error::capacity_exceeded, -1, number.value, number.most, number.name};
   }
   return std::nullopt;
+}
+
+std::optional<Error> check_policy(const Batch& batch) noexcept {
+  switch (batch.config.chunk_policy) {
+    case ChunkPolicy::equal_share:
+    case ChunkPolicy::packed:
+    case ChunkPolicy::none:
+      return std::nullopt;
+    case ChunkPolicy::mla:
+      break;
+  }
+  return Error{Error::unsupported_policy, -1, 0, 0, name(batch.config.chunk_policy)};
 }
 
 std::optional<Error> check_fit(const Batch& batch, const Plan& plan, const Capacity& capacity) noexcept {

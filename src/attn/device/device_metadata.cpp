@@ -43,6 +43,7 @@ tl::expected<PlannedBatch, Error> plan_within(const Capacity& capacity, const Ba
                                               const DeviceLengths& lengths) noexcept {
   const auto plan = make_plan(batch);
   if (!plan) return tl::unexpected(plan.error());
+  if (auto error = check_policy(batch)) return tl::unexpected(*error);
   if (auto error = check_fit(batch, *plan, capacity)) return tl::unexpected(*error);
   return PlannedBatch{batch, lengths, *plan, num_unpadded_reqs(batch)};
 }

@@ -46,7 +46,8 @@ struct Tiling {
   std::int32_t max_segments = max_row_segments;  ///< blocks that share a row at most: 1 to max_row_segments
 };
 
-/// The least capacity that `batch` fits in, by what the host knows of it. Errors: those of `make_plan`.
+/// The least capacity that `batch` fits in, by what the host knows of it. Errors: those of `make_plan`;
+/// unsupported_policy, since vLLM's planner for MLA (ChunkPolicy::mla) cuts one context after the other.
 [[nodiscard]] tl::expected<Capacity, Error> required_capacity(const Batch& batch) noexcept;
 
 /// The capacity that has room for what each of the two has room for.
@@ -89,7 +90,7 @@ struct DeviceMetadata {
   std::span<const std::int32_t> seq_lens;   ///< [num_reqs] exact, 0 for padding; empty when nobody knows a length
   std::span<const std::int32_t> positions;  ///< [num_actual_tokens] of each query token in its request: context + i; 0
                                             ///< for tokens that no request owns; empty likewise
-  const DeviceScalars* scalars = nullptr;  ///< device memory
+  const DeviceScalars* scalars = nullptr;   ///< device memory
   std::int32_t num_reqs = 0;
   std::uint32_t kernels = 0;  ///< which kernels were launched; for `restage`
 };
@@ -126,8 +127,8 @@ class DeviceMetadataBuilder {
   /// the graph, the first one too.
   ///
   /// Errors, before anything is queued: those of `make_plan`, which are `MetadataBuilder::build`'s for what the host
-  /// knows of the batch; capacity_exceeded; invalid_capacity when the stream is being captured and there is no room
-  /// for captures. Then: device.
+  /// knows of the batch; unsupported_policy; capacity_exceeded; invalid_capacity when the stream is being captured and
+  /// there is no room for captures. Then: device.
   [[nodiscard]] tl::expected<DeviceMetadata, Error> build(const Batch& batch, const DeviceLengths& lengths,
                                                           hipStream_t stream) noexcept;
 

@@ -59,7 +59,8 @@ struct Job {
   // The plan, from the host's lengths.
   std::int32_t num_extends;
   std::int32_t num_chunks;
-  std::int64_t chunk_tokens;    ///< as ChunkPlan's
+  std::int64_t chunk_tokens;  ///< as ChunkPlan's
+  std::int64_t chunk_alignment;
   std::int64_t context_tokens;  ///< as ChunkPlan's total_tokens
   std::int32_t window_left;
   std::int32_t window_tokens;
@@ -85,21 +86,27 @@ struct Job {
   std::int32_t* window_owners;  ///< [window_tokens]
 
   // Between kernels.
-  std::int64_t* context_begins;  ///< [E + 1] where each context begins when all are laid end to end (packed)
-  std::int64_t* segment_sums;    ///< of each segment of each row of the scan that runs
+  /// [E + 1] where each context begins when all are laid end to end, each from a multiple of chunk_alignment on
+  /// (packed)
+  std::int64_t* context_begins;
+  std::int64_t* segment_sums;  ///< of each segment of each row of the scan that runs
 };
 static_assert(std::is_trivially_copyable_v<Job>);
 
 /// Sequence lengths, and what follows from them alone, are known.
 [[nodiscard]] constexpr bool has_lengths(const Job& job) noexcept { return job.length_source != LengthSource::none; }
 
-/// There are passes to plan, in the one way or the other.
-[[nodiscard]] constexpr bool has_shares(const Job& job) noexcept {
-  return job.num_chunks > 0 && job.chunk_policy == ChunkPolicy::equal_share;
-}
+/// There are passes to plan, and contexts are laid end to end for it.
 [[nodiscard]] constexpr bool has_packed(const Job& job) noexcept {
   return job.num_chunks > 0 && job.chunk_policy == ChunkPolicy::packed;
 }
+/// There are no gaps between the contexts: each slice, and what comes before it in its pass, follows from where
+/// contexts begin.
+[[nodiscard]] constexpr bool has_seamless(const Job& job) noexcept {
+  return has_packed(job) && job.chunk_alignment == 1;
+}
+/// Each slice is worked out on its own, and the slices of a pass are summed.
+[[nodiscard]] constexpr bool has_rows(const Job& job) noexcept { return job.num_chunks > 0 && !has_seamless(job); }
 
 // ---- scans ----------------------------------------------------------------------------------------------------------
 
@@ -116,13 +123,13 @@ enum Kernel : std::uint32_t {
   prepare_requests = 1u << 0,
   reduce_lengths = 1u << 1,
   write_positions = 1u << 2,
-  sum_share_segments = 1u << 3,    ///< equal_share, of more extends than one block scans
-  scan_shares = 1u << 4,           ///< equal_share
-  sum_chunk_segments = 1u << 5,    ///< equal_share, of more chunks than one block scans
-  scan_chunks = 1u << 6,           ///< equal_share
-  sum_context_segments = 1u << 7,  ///< packed, of more extends than one block scans
-  scan_contexts = 1u << 8,         ///< packed
-  slice_packed = 1u << 9,          ///< packed
+  sum_context_segments = 1u << 3,  ///< packed, of more extends than one block scans
+  scan_contexts = 1u << 4,         ///< packed
+  slice_seamless = 1u << 5,        ///< packed with an alignment of 1
+  sum_slice_segments = 1u << 6,    ///< all else, of more extends than one block scans
+  scan_slices = 1u << 7,           ///< all else
+  sum_chunk_segments = 1u << 8,    ///< all else, of more chunks than one block scans
+  scan_chunks = 1u << 9,           ///< all else
   map_contexts = 1u << 10,
   sum_window_segments = 1u << 11,
   scan_windows = 1u << 12,

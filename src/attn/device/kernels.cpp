@@ -210,20 +210,110 @@ __global__ void __launch_bounds__(max_block_threads) scan_rows_kernel(const Job*
   scan_rows<Columns>(*at, ScanMemory<typename Columns::Sum>{shared});
 }
 
-// ---- chunks in equal shares -----------------------------------------------------------------------------------------
+// ---- contexts end to end --------------------------------------------------------------------------------------------
 
-/// The slices of a pass, one row a pass.
-struct ShareColumns {
-  using Sum = std::int32_t;
-  static __device__ std::int64_t num_rows(const Job& job) { return has_shares(job) ? job.num_chunks : 0; }
+/// The contexts laid end to end, each from a multiple of the alignment on, in one row. Summed in units of the
+/// alignment: a context that is rounded up may leave int32.
+struct ContextColumns {
+  using Sum = std::int64_t;
+  static __device__ std::int64_t num_rows(const Job& job) { return has_packed(job) ? 1 : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
   static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
+  static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t e) {
+    return static_cast<std::int32_t>(ceil_div(job.context_lens[e], job.chunk_alignment));
+  }
+  static __device__ void store(const Job& job, std::int64_t, std::int64_t e, std::int32_t, Sum before) {
+    job.context_begins[e] = before * job.chunk_alignment;
+  }
+  static __device__ void finish(const Job& job, std::int64_t, Sum sum) {
+    const std::int64_t total = sum * job.chunk_alignment;
+    job.context_begins[job.num_extends] = total;
+    job.scalars->num_chunks = static_cast<std::int32_t>(ceil_div(total, job.chunk_tokens));
+    if (has_seamless(job)) job.token_start[job.num_chunks] = total;
+  }
+  static __device__ std::int32_t* longest(const Job&, std::int64_t) { return nullptr; }
+};
+
+/// What a pass takes of a context.
+struct Slice {
+  std::int32_t start;
+  std::int32_t len;
+};
+
+/// Of extend e the places [low, high) of all contexts laid end to end.
+__device__ Slice cut_packed(const Job& job, std::int64_t low, std::int64_t high, std::int64_t e) {
+  const std::int64_t begin = job.context_begins[e];
+  const std::int64_t context = job.context_lens[e];
+  const std::int64_t from = clamp_to(low - begin, 0, context);
+  const std::int64_t to = clamp_to(high - begin, 0, context);
+  return {static_cast<std::int32_t>(from), static_cast<std::int32_t>(to - from)};
+}
+
+// ---- chunks without gaps --------------------------------------------------------------------------------------------
+
+/// The tokens [low, high) of the contexts laid end to end. A surplus pass is empty, and lies behind the last token.
+struct Pass {
+  std::int64_t low;
+  std::int64_t high;
+};
+
+__device__ Pass pass_at(const Job& job, std::int64_t chunk) {
+  const std::int64_t total = job.context_begins[job.num_extends];
+  return {clamp_to(chunk * job.chunk_tokens, 0, total), clamp_to((chunk + 1) * job.chunk_tokens, 0, total)};
+}
+
+__device__ void write_seamless_slice(const Job& job, std::int64_t chunk, const Pass& pass, std::int64_t e) {
+  const Slice slice = cut_packed(job, pass.low, pass.high, e);
+  const std::int64_t before = job.context_begins[e] - pass.low;
+  const std::int64_t row = chunk * job.num_extends;
+  job.chunk_starts[row + e] = slice.start;
+  job.slice_lens[row + e] = slice.len;
+  job.cu_slice_lens[row + chunk + e] = static_cast<std::int32_t>(clamp_to(before, 0, pass.high - pass.low));
+  // Few slices hold a token, one for each context and one more for each pass: not worth gathering in the block first.
+  if (slice.len > 0) atomicMax(&job.longest_slices[chunk], slice.len);
+}
+
+__device__ void finish_seamless_pass(const Job& job, std::int64_t chunk, const Pass& pass) {
+  const auto total = static_cast<std::int32_t>(pass.high - pass.low);
+  job.cu_slice_lens[(chunk + 1) * job.num_extends + chunk] = total;
+  job.chunk_totals[chunk] = total;
+  job.token_start[chunk] = pass.low;
+}
+
+/// The slices of each pass follow from where contexts begin.
+__global__ void __launch_bounds__(max_block_threads) slice_seamless_kernel(const Job* __restrict__ at) {
+  const Job& job = *at;
+  const Segments segments = job.extend_segments;
+  const std::int64_t num_units = has_seamless(job) ? job.num_chunks * segments.count : 0;
+  for (std::int64_t index = blockIdx.x; index < num_units; index += gridDim.x) {
+    const Unit unit = unit_at(index, segments, job.num_extends);
+    const Pass pass = pass_at(job, unit.row);
+    for (std::int64_t e = unit.begin + threadIdx.x; e < unit.end; e += blockDim.x)
+      write_seamless_slice(job, unit.row, pass, e);
+    if (threadIdx.x == 0 && unit.segment == 0) finish_seamless_pass(job, unit.row, pass);
+  }
+}
+
+// ---- chunks row by row ----------------------------------------------------------------------------------------------
+
+/// The slices of a pass, one row a pass: equal shares, or packed contexts with gaps between them.
+struct SliceColumns {
+  using Sum = std::int32_t;
+  static __device__ std::int64_t num_rows(const Job& job) { return has_rows(job) ? job.num_chunks : 0; }
+  static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
+  static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
+  static __device__ Slice cut(const Job& job, std::int64_t chunk, std::int64_t e) {
+    const std::int64_t low = chunk * job.chunk_tokens;
+    if (has_packed(job)) return cut_packed(job, low, low + job.chunk_tokens, e);
+    const std::int64_t len = clamp_to(job.context_lens[e] - low, 0, job.chunk_tokens);
+    return {static_cast<std::int32_t>(low), static_cast<std::int32_t>(len)};
+  }
   static __device__ std::int32_t load(const Job& job, std::int64_t chunk, std::int64_t e) {
-    return static_cast<std::int32_t>(clamp_to(job.context_lens[e] - chunk * job.chunk_tokens, 0, job.chunk_tokens));
+    return cut(job, chunk, e).len;
   }
   static __device__ void store(const Job& job, std::int64_t chunk, std::int64_t e, std::int32_t len, Sum before) {
     const std::int64_t row = chunk * job.num_extends;
-    job.chunk_starts[row + e] = static_cast<std::int32_t>(chunk * job.chunk_tokens);
+    job.chunk_starts[row + e] = cut(job, chunk, e).start;
     job.slice_lens[row + e] = len;
     job.cu_slice_lens[row + chunk + e] = before;
   }
@@ -237,7 +327,7 @@ struct ShareColumns {
 /// The passes' totals, in one row.
 struct ChunkColumns {
   using Sum = std::int64_t;
-  static __device__ std::int64_t num_rows(const Job& job) { return has_shares(job) ? 1 : 0; }
+  static __device__ std::int64_t num_rows(const Job& job) { return has_rows(job) ? 1 : 0; }
   static __device__ std::int64_t num_columns(const Job& job) { return job.num_chunks; }
   static __device__ const Segments& segments(const Job& job) { return job.chunk_segments; }
   static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t chunk) {
@@ -252,71 +342,6 @@ struct ChunkColumns {
   static __device__ void finish(const Job& job, std::int64_t, Sum total) { job.token_start[job.num_chunks] = total; }
   static __device__ std::int32_t* longest(const Job&, std::int64_t) { return nullptr; }
 };
-
-// ---- chunks packed --------------------------------------------------------------------------------------------------
-
-/// The contexts laid end to end, in one row.
-struct ContextColumns {
-  using Sum = std::int64_t;
-  static __device__ std::int64_t num_rows(const Job& job) { return has_packed(job) ? 1 : 0; }
-  static __device__ std::int64_t num_columns(const Job& job) { return job.num_extends; }
-  static __device__ const Segments& segments(const Job& job) { return job.extend_segments; }
-  static __device__ std::int32_t load(const Job& job, std::int64_t, std::int64_t e) { return job.context_lens[e]; }
-  static __device__ void store(const Job& job, std::int64_t, std::int64_t e, std::int32_t, Sum before) {
-    job.context_begins[e] = before;
-  }
-  static __device__ void finish(const Job& job, std::int64_t, Sum total) {
-    job.context_begins[job.num_extends] = total;
-    job.token_start[job.num_chunks] = total;
-    job.scalars->num_chunks = static_cast<std::int32_t>(ceil_div(total, job.chunk_tokens));
-  }
-  static __device__ std::int32_t* longest(const Job&, std::int64_t) { return nullptr; }
-};
-
-/// The tokens [low, high) of the contexts laid end to end. A surplus pass is empty, and lies behind the last token.
-struct Pass {
-  std::int64_t low;
-  std::int64_t high;
-};
-
-__device__ Pass pass_at(const Job& job, std::int64_t chunk) {
-  const std::int64_t total = job.context_begins[job.num_extends];
-  return {clamp_to(chunk * job.chunk_tokens, 0, total), clamp_to((chunk + 1) * job.chunk_tokens, 0, total)};
-}
-
-__device__ void write_packed_slice(const Job& job, std::int64_t chunk, const Pass& pass, std::int64_t e) {
-  const std::int64_t begin = job.context_begins[e];
-  const std::int64_t context = job.context_lens[e];
-  const std::int64_t from = clamp_to(pass.low - begin, 0, context);
-  const auto len = static_cast<std::int32_t>(clamp_to(pass.high - begin, 0, context) - from);
-  const std::int64_t row = chunk * job.num_extends;
-  job.chunk_starts[row + e] = static_cast<std::int32_t>(from);
-  job.slice_lens[row + e] = len;
-  job.cu_slice_lens[row + chunk + e] = static_cast<std::int32_t>(clamp_to(begin - pass.low, 0, pass.high - pass.low));
-  // Few slices hold a token, one for each context and one more for each pass: not worth gathering in the block first.
-  if (len > 0) atomicMax(&job.longest_slices[chunk], len);
-}
-
-__device__ void finish_packed_pass(const Job& job, std::int64_t chunk, const Pass& pass) {
-  const auto total = static_cast<std::int32_t>(pass.high - pass.low);
-  job.cu_slice_lens[(chunk + 1) * job.num_extends + chunk] = total;
-  job.chunk_totals[chunk] = total;
-  job.token_start[chunk] = pass.low;
-}
-
-/// The slices of each pass follow from where contexts begin.
-__global__ void __launch_bounds__(max_block_threads) slice_packed_kernel(const Job* __restrict__ at) {
-  const Job& job = *at;
-  const Segments segments = job.extend_segments;
-  const std::int64_t num_units = has_packed(job) ? job.num_chunks * segments.count : 0;
-  for (std::int64_t index = blockIdx.x; index < num_units; index += gridDim.x) {
-    const Unit unit = unit_at(index, segments, job.num_extends);
-    const Pass pass = pass_at(job, unit.row);
-    for (std::int64_t e = unit.begin + threadIdx.x; e < unit.end; e += blockDim.x)
-      write_packed_slice(job, unit.row, pass, e);
-    if (threadIdx.x == 0 && unit.segment == 0) finish_packed_pass(job, unit.row, pass);
-  }
-}
 
 // ---- owners of context tokens ---------------------------------------------------------------------------------------
 
@@ -437,27 +462,6 @@ void launch_request_kernels(Launcher& next, const Job& job, const Job* at, hipSt
   }
 }
 
-void launch_share_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
-  if (next.wants_rows(sum_share_segments, job.num_chunks, job.num_extends, job.extend_segments)) {
-    hipLaunchKernelGGL(sum_segments_kernel<ShareColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
-    next.check();
-  }
-  if (next.wants_rows(scan_shares, job.num_chunks, job.num_extends, job.extend_segments)) {
-    hipLaunchKernelGGL(scan_rows_kernel<ShareColumns>, next.grid(), next.block(), next.scan_bytes<ShareColumns>(),
-                       stream, at);
-    next.check();
-  }
-  if (next.wants_rows(sum_chunk_segments, 1, job.num_chunks, job.chunk_segments)) {
-    hipLaunchKernelGGL(sum_segments_kernel<ChunkColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
-    next.check();
-  }
-  if (next.wants_rows(scan_chunks, 1, job.num_chunks, job.chunk_segments)) {
-    hipLaunchKernelGGL(scan_rows_kernel<ChunkColumns>, next.grid(), next.block(), next.scan_bytes<ChunkColumns>(),
-                       stream, at);
-    next.check();
-  }
-}
-
 void launch_packed_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
   if (next.wants_rows(sum_context_segments, 1, job.num_extends, job.extend_segments)) {
     hipLaunchKernelGGL(sum_segments_kernel<ContextColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
@@ -468,8 +472,29 @@ void launch_packed_kernels(Launcher& next, const Job& job, const Job* at, hipStr
                        stream, at);
     next.check();
   }
-  if (next.wants_rows(slice_packed, job.num_chunks, job.num_extends, job.extend_segments)) {
-    hipLaunchKernelGGL(slice_packed_kernel, next.grid(), next.block(), 0, stream, at);
+  if (next.wants_rows(slice_seamless, job.num_chunks, job.num_extends, job.extend_segments)) {
+    hipLaunchKernelGGL(slice_seamless_kernel, next.grid(), next.block(), 0, stream, at);
+    next.check();
+  }
+}
+
+void launch_row_kernels(Launcher& next, const Job& job, const Job* at, hipStream_t stream) noexcept {
+  if (next.wants_rows(sum_slice_segments, job.num_chunks, job.num_extends, job.extend_segments)) {
+    hipLaunchKernelGGL(sum_segments_kernel<SliceColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    next.check();
+  }
+  if (next.wants_rows(scan_slices, job.num_chunks, job.num_extends, job.extend_segments)) {
+    hipLaunchKernelGGL(scan_rows_kernel<SliceColumns>, next.grid(), next.block(), next.scan_bytes<SliceColumns>(),
+                       stream, at);
+    next.check();
+  }
+  if (next.wants_rows(sum_chunk_segments, 1, job.num_chunks, job.chunk_segments)) {
+    hipLaunchKernelGGL(sum_segments_kernel<ChunkColumns>, next.grid(), next.block(), next.sum_bytes(), stream, at);
+    next.check();
+  }
+  if (next.wants_rows(scan_chunks, 1, job.num_chunks, job.chunk_segments)) {
+    hipLaunchKernelGGL(scan_rows_kernel<ChunkColumns>, next.grid(), next.block(), next.scan_bytes<ChunkColumns>(),
+                       stream, at);
     next.check();
   }
 }
@@ -495,16 +520,16 @@ std::uint32_t bit_if(bool needed, Kernel kernel) noexcept { return needed ? kern
 }  // namespace
 
 std::uint32_t needed_kernels(const Job& job) noexcept {
-  const bool shares = has_shares(job);
+  const bool rows = has_rows(job);
   const bool packed = has_packed(job);
   const bool windows = job.has_window && job.num_extends > 0;
   const bool long_rows = job.extend_segments.count > 1;
   return prepare_requests | bit_if(has_lengths(job) && job.num_unpadded > 0, reduce_lengths) |
          bit_if(has_lengths(job) && job.num_actual_tokens > 0, write_positions) |
-         bit_if(shares && long_rows, sum_share_segments) | bit_if(shares, scan_shares) |
-         bit_if(shares && job.chunk_segments.count > 1, sum_chunk_segments) | bit_if(shares, scan_chunks) |
          bit_if(packed && long_rows, sum_context_segments) | bit_if(packed, scan_contexts) |
-         bit_if(packed, slice_packed) | bit_if(job.num_chunks > 0, map_contexts) |
+         bit_if(has_seamless(job), slice_seamless) | bit_if(rows && long_rows, sum_slice_segments) |
+         bit_if(rows, scan_slices) | bit_if(rows && job.chunk_segments.count > 1, sum_chunk_segments) |
+         bit_if(rows, scan_chunks) | bit_if(job.num_chunks > 0, map_contexts) |
          bit_if(windows && long_rows, sum_window_segments) | bit_if(windows, scan_windows) |
          bit_if(windows && job.window_tokens > 0, map_windows);
 }
@@ -514,8 +539,8 @@ hipError_t launch_kernels(const Job& job, const Job* on_device, std::int32_t war
   // What somebody else left behind is not the first launch's error.
   (void)hipGetLastError();
   launch_request_kernels(next, job, on_device, stream);
-  launch_share_kernels(next, job, on_device, stream);
   launch_packed_kernels(next, job, on_device, stream);
+  launch_row_kernels(next, job, on_device, stream);
   if (next.wants(map_contexts, job.context_tokens)) {
     hipLaunchKernelGGL(map_contexts_kernel, next.grid(), next.block(), 0, stream, on_device);
     next.check();

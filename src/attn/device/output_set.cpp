@@ -164,6 +164,7 @@ Job OutputSet::job_for(const PlannedBatch& planned) const noexcept {
   job.num_chunks = static_cast<std::int32_t>(chunks.num_chunks);
   job.chunk_policy = chunks.policy;
   job.chunk_tokens = chunks.chunk_tokens;
+  job.chunk_alignment = chunks.alignment;
   job.context_tokens = chunks.total_tokens;
   job.has_window = planned.plan.window_tokens.has_value();
   job.window_left = batch.config.window_left.value_or(0);
