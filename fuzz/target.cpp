@@ -1,5 +1,7 @@
 #include "fuzz/target.hpp"
 
+#include "fuzz/last_resort.hpp"
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -65,6 +67,9 @@ extern "C" const char* __asan_default_options() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // libFuzzer gives the empty input as a null pointer.
-  fuzz::run_input(size == 0 ? std::string_view{} : std::string_view{reinterpret_cast<const char*>(data), size});
+  const std::string_view input =
+      size == 0 ? std::string_view{} : std::string_view{reinterpret_cast<const char*>(data), size};
+  fuzz::expect_the_worst(input);
+  fuzz::run_input(input);
   return 0;
 }

@@ -392,6 +392,21 @@ TEST_F(Program, a_replay_says_what_it_cannot_read) {
   EXPECT_EQ(no_number.err, "fuzz_metadata: --draw needs a whole number, not 'many'\n");
 }
 
+#ifdef ATTNFUZZ_CORRUPTED_HEAP
+// libFuzzer's handler waited for malloc's lock, which the call that found the heap corrupted had, until somebody killed
+// the run; and no input was left.
+TEST_F(Program, a_run_that_corrupts_the_heap_ends_and_leaves_its_input) {
+  write("input", "any bytes");
+  const Outcome result = run({"-artifact_prefix=found-", "input"}, "", ATTNFUZZ_CORRUPTED_HEAP);
+  EXPECT_EQ(result.exit_code, 77) << result.err;
+  EXPECT_TRUE(contains(result.err, "deadly signal")) << result.err;
+  std::smatch written;
+  ASSERT_TRUE(std::regex_search(result.err, written, std::regex{"Test unit written to (found-crash-[0-9a-f]+)\n"}))
+      << result.err;
+  EXPECT_EQ(read(folder / written[1].str()), "any bytes");
+}
+#endif
+
 TEST_F(Program, a_replay_draws_cases_and_leaves_the_one_that_does_not_hold) {
   const Outcome result = run({"--draw", "1000", "--seed", "7"}, "", ATTNFUZZ_PLANTED_TARGET);
   EXPECT_NE(result.exit_code, 0);
