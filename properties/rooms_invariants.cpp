@@ -243,9 +243,12 @@ Verdict local_attention_refuses(std::int64_t count) {
           },
           {Error::block_table_too_narrow, 0, 2, 3}))
     return v;
-  constexpr std::int32_t huge = 1 << 30;  // a row of the virtual table then has 2^29 columns
-  constexpr std::int64_t limit = attn::MetadataBuilder::default_max_entries / (huge / 2 + 3);
-  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = huge; }, {Error::capacity_exceeded, -1, 1, limit}))
+  // One column more than the limit leaves beside the three numbers of a virtual request and the one more offset.
+  constexpr std::int64_t limit = attn::MetadataBuilder::default_max_entries;
+  constexpr std::int64_t one_too_many = limit + 1;
+  constexpr std::int64_t columns = one_too_many - 3 - 1;
+  if (auto v = refused([](auto& bad) { bad.attn_chunk_size = narrow(2 * columns); },
+                       {Error::capacity_exceeded, -1, one_too_many, limit}))
     return v;
   constexpr std::int64_t many_columns = std::int64_t{1} << 62;
   if (auto v = refused([](auto& bad) { bad.block_table.num_cols = many_columns; },

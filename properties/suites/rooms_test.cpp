@@ -261,7 +261,9 @@ TEST(LocalAttention, refuses_what_no_builder_could_hold) {
   const Ints one_key{1};
   input.query_start_loc = one_query;
   input.seq_lens = one_key;
-  EXPECT_EQ(builder.build(input).error(), (Error{Error::capacity_exceeded, -1, 1, 0})) << "a row of 2^30 columns";
+  // The row of blocks and three numbers, and one more offset. It used to say that 1 is needed, and 0 the limit.
+  EXPECT_EQ(builder.build(input).error(), (Error{Error::capacity_exceeded, -1, (1 << 30) + 4, 1 << 28}))
+      << "a row of 2^30 columns";
   input.query_start_loc = offsets;
   input.seq_lens = lens;
   input.attn_chunk_size = input.block_size = 1;

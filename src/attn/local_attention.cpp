@@ -67,9 +67,10 @@ tl::expected<LocalAttention, Error> LocalAttentionBuilder::build(const LocalAtte
   }
   const std::int64_t columns = input.attn_chunk_size / input.block_size;
   const std::int64_t limit = MetadataBuilder::default_max_entries;
+  if (num_virtual > limit) return tl::unexpected(Error{Error::capacity_exceeded, -1, num_virtual, limit});
   // Each factor is below 2^31 here, so that the product cannot leave 64 bits.
-  if (num_virtual > limit || num_virtual * (columns + 3) + 1 > limit)
-    return tl::unexpected(Error{Error::capacity_exceeded, -1, num_virtual, limit / (columns + 3)});
+  const std::int64_t entries = num_virtual * (columns + 3) + 1;
+  if (entries > limit) return tl::unexpected(Error{Error::capacity_exceeded, -1, entries, limit});
   const std::int64_t bytes = Arena::bytes_for<std::int32_t>(num_virtual + 1) +
                              2 * Arena::bytes_for<std::int32_t>(num_virtual) +
                              Arena::bytes_for<std::int32_t>(num_virtual * columns);
