@@ -302,6 +302,12 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
   switch (kind) {
     case Error::negative_num_reqs:
       step.num_reqs = -by;
+      // One below none: as many offsets as none are.
+      if (random.chance(20)) {
+        step = Step{};
+        step.num_reqs = -1;
+        step.query_start_loc.emplace();
+      }
       break;
     case Error::offsets_count:
       step.query_start_loc = random.chance(20) ? std::vector<std::int32_t>{} : another_count(offsets);
@@ -312,6 +318,7 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.query_start_loc = offsets;
       break;
     case Error::offsets_decreasing:
+      if (random.chance(30)) offsets[any] = offsets[any > 0 ? any - 1 : 0];  // a row of no token before the fall
       offsets[any + 1] = random.chance(50) ? offsets[any] - by : -2147483647 - 1;
       step.query_start_loc = offsets;
       step.num_actual_tokens = offsets.back();
@@ -332,6 +339,8 @@ Step draw_malformed(Random& random, Error::Kind kind, std::int64_t max_entries) 
       step.seq_lens_upper_bound = {Lens::raw, another_count(lens)};
       break;
     case Error::negative_seq_len:
+      // Of nothing and less than nothing, the second is to blame.
+      if (random.chance(30)) std::fill_n(lens.begin(), any, 0);
       lens[any] = -by;
       step.seq_lens = {Lens::raw, lens};
       break;

@@ -86,6 +86,24 @@ Verdict expect_untouched(std::string_view what, std::span<const std::int32_t> wr
   return Difference{std::string{what}, "wrote to its output before it refused"};
 }
 
+/// What the builder refuses before it splits, the split refuses by itself.
+Verdict three_way_refuses(const Built& built) {
+  const auto refused = [&](auto change, const Error& expected) {
+    attn::Batch bad = built.batch;
+    change(bad);
+    return expect_refused("three-way split", attn::split_decodes_extends_prefills(bad), expected);
+  };
+  if (auto v = refused([](auto& bad) { bad.max_query_len = -2; }, {Error::negative_max_query_len, -1, -2, 0})) return v;
+  const auto rows = std::span{built.rows};
+  const bool reads_lengths = std::any_of(rows.begin(), rows.end(), [&](const naive::Row& row) {
+    return row.query_len > built.batch.config.decode_threshold;
+  });
+  if (!reads_lengths || built.batch.seq_lens.empty()) return std::nullopt;
+  std::vector<std::int32_t> lens(built.batch.seq_lens.begin(), built.batch.seq_lens.end());
+  lens[0] = -3;  // before any row that is long, so that the row is no padding
+  return refused([&](auto& bad) { bad.seq_lens = lens; }, {Error::negative_seq_len, 0, -3, 0});
+}
+
 /// Token counts below the last offset, and flags for another number of requests.
 Verdict two_way_refuses(const Built& built) {
   attn::Batch batch = built.batch;
@@ -363,6 +381,7 @@ Verdict every_token_has_one_context_parallel_rank(const Built& built) {
 
 Verdict rooms_refuse_malformed_input(const Built& built) {
   const std::int64_t count = std::int64_t{built.batch.num_reqs} % 7 + 1;
+  if (auto v = three_way_refuses(built)) return v;
   if (auto v = two_way_refuses(built)) return v;
   if (auto v = prefill_chunks_refuse(count)) return v;
   if (auto v = reordering_refuses(count)) return v;
