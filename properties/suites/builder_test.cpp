@@ -146,7 +146,8 @@ TEST(Builder, no_memory_is_an_error_and_the_builder_goes_on) {
   ASSERT_TRUE(builder.build(good.batch()));
   const auto built = builder.build(arrays.batch());
   ASSERT_FALSE(built);
-  EXPECT_EQ(built.error().kind, Error::out_of_memory);
+  EXPECT_EQ(built.error(), (Error{Error::out_of_memory, -1, built.error().value, 0}))
+      << "of no request, without a limit";
   EXPECT_GT(built.error().value, std::int64_t{1} << 40);
   EXPECT_TRUE(builder.build(good.batch()));
 }
