@@ -151,6 +151,7 @@ bool configure(const Config& config) {
   sim.config = config;
   sim.random.seed(config.seed);
   sim.num_fresh = 0;
+  sim.num_watched = 0;
   if (sim.device >= config.num_devices) sim.device = 0;
   return true;
 }
@@ -226,6 +227,7 @@ void reset() {
   sim.config = {};
   sim.random.seed(0);
   sim.num_fresh = 0;
+  sim.num_watched = 0;
   sim.freed.clear();
   sim.num_freed = 0;
   reset_counters();

@@ -22,10 +22,14 @@ namespace {
 
 constexpr std::uint32_t max_threads = 1024;
 constexpr std::size_t max_shared_bytes = std::size_t{64} << 10;
-/// Strands of GPU threads that an operation's strand keeps, at least one for each thread of a block, and that all keep:
-/// ThreadSanitizer dies of 8128.
-constexpr std::size_t max_pool = 2048;
-constexpr std::size_t max_pooled = 4096;
+/// Strands that the GPU threads of an operation's strand run as, and those of all. ThreadSanitizer keeps 255 strands
+/// apart, and finds next to nothing when there are more: three streams with all they may have leave room for some 60
+/// others.
+constexpr std::uint32_t max_pool = 64;
+constexpr std::size_t max_pooled = 3 * max_pool;
+/// Blocks of a launch that have strands of their own, where there are not enough for all. Not more, for the fewer
+/// strands a block has, the more of its threads share one.
+constexpr std::uint32_t max_blocks_apart = 4;
 /// A strand remembers more with each use, and leaves something behind for good when it ends. With this many uses it is
 /// about 5 bytes a thread, and 300 with one.
 constexpr unsigned max_uses = 256;
@@ -68,7 +72,8 @@ struct PooledStrand {
 /// What GPU threads of an operation's strand run as, in turn: the next launch has the same again. It is behind this one
 /// anyhow, as all operations of one strand are.
 ///
-/// Two blocks of a launch have different ones as far as there are enough; those that share one are not told apart.
+/// Threads that share one are not told apart, and of two blocks with the same ones the second counts as ordered after
+/// the first. Which do is drawn anew for each launch: a race that one launch hides the next one shows.
 struct StrandPool {
   watch::Strand owner = nullptr;
   std::vector<PooledStrand> strands = std::vector<PooledStrand>(max_pool);
@@ -156,9 +161,11 @@ struct Grid {
   std::unique_ptr<Ends> ends;
   std::unique_ptr<Barriers> barriers;
   std::size_t generation = 0;
-  std::uint64_t block = 0;  ///< the one that runs
   StrandPools pools;
-  StrandPool* pool = nullptr;  ///< of the operation
+  StrandPool* pool = nullptr;            ///< of the operation
+  std::vector<std::uint32_t> strand_of;  ///< by linear index: which of its block's strands a thread runs as
+  std::uint32_t strands_of_block = 0;    ///< how many a block has
+  std::uint32_t first_of_block = 0;      ///< in the pool, of the block that runs
 };
 
 /// Never destroyed: the stacks in it are nobody's leak, and objects that are destroyed late may still run kernels.
@@ -417,13 +424,36 @@ const detail::Met& wait_for_warp(const Place& place, std::uint64_t value, int so
 }
 
 PooledStrand& pooled_strand_of(std::uint32_t linear) {
-  return grid.pool->strands[(grid.block * grid.num_threads + linear) % max_pool];
+  return grid.pool->strands[grid.first_of_block + grid.strand_of[linear]];
 }
 
-void end_strand_of(std::uint32_t linear) {
-  if (!watch::has_thread_sanitizer()) return;
-  watch::end_strand(std::exchange(pooled_strand_of(linear), {}).strand);
+void end_pooled(PooledStrand& pooled) {
+  if (pooled.strand == nullptr) return;
+  watch::end_strand(std::exchange(pooled, {}).strand);
   --grid.pool->num_made;
+}
+
+/// Deals the pool's strands out to the threads of a block.
+void draw_strands(Random& random) {
+  random.seed(runtime().config.seed * 0x2545f4914f6cdd1du + ++runtime().num_watched);
+  const auto num_blocks = std::uint64_t{grid.launch->grid.x} * grid.launch->grid.y * grid.launch->grid.z;
+  const std::uint64_t apart = std::min<std::uint64_t>(num_blocks, max_blocks_apart);
+  grid.strands_of_block = std::min(grid.num_threads, max_pool / static_cast<std::uint32_t>(apart));
+  grid.strand_of.resize(grid.num_threads);
+  for (std::uint32_t i = 0; i < grid.num_threads; ++i) grid.strand_of[i] = i % grid.strands_of_block;
+  if (grid.strands_of_block < grid.num_threads) shuffle(grid.strand_of, random);
+}
+
+/// Chooses the strands of a block. None of them is in use: blocks run one after the other.
+void choose_strands(std::uint64_t block, Random& random) {
+  const auto num_blocks = std::uint64_t{grid.launch->grid.x} * grid.launch->grid.y * grid.launch->grid.z;
+  const std::uint32_t num_groups = max_pool / grid.strands_of_block;
+  const std::uint64_t group = num_blocks <= num_groups ? block : random.below(num_groups);
+  grid.first_of_block = static_cast<std::uint32_t>(group) * grid.strands_of_block;
+  for (std::uint32_t i = 0; i < grid.strands_of_block; ++i) {
+    PooledStrand& pooled = grid.pool->strands[grid.first_of_block + i];
+    if (pooled.num_uses >= max_uses) end_pooled(pooled);
+  }
 }
 
 /// Threads that will never go on.
@@ -431,7 +461,7 @@ void abandon_threads() {
   for (Fiber* fiber : grid.at_barrier) {
     fibers::restart(*fiber);
     // As the stack, it is in the middle of something.
-    end_strand_of(fiber->thread.linear);
+    if (watch::has_thread_sanitizer()) end_pooled(pooled_strand_of(fiber->thread.linear));
   }
   grid.at_barrier.clear();
   grid.elsewhere.clear();
@@ -508,7 +538,6 @@ void detail::begin_thread(std::uint32_t at) {
   fibers::forget_frames_below(__builtin_frame_address(0));
   const std::uint32_t linear = linear_index();
   PooledStrand& pooled = pooled_strand_of(linear);
-  if (pooled.num_uses == max_uses) end_strand_of(linear);
   if (pooled.strand == nullptr) {
     // Who makes a strand comes before it: that is the operation, and not the host.
     watch::become(grid.strand);
@@ -558,17 +587,21 @@ void make_room(std::uint32_t num_threads) {
   // Fibers are known by their address.
   grid.workers.reserve(max_threads);
 }
+
+/// The operation's strand hands over to the host's, which schedules the threads.
+void begin_watching() {
+  grid.ends = std::make_unique<Ends>();
+  watch::release(&grid.ends->start);
+  watch::become(grid.host);
+  grid.pool = &grid.pools.use(grid.strand);
+}
 }  // namespace
 
 bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
   grid.host = runtime().host_strand;
   grid.strand = strand;
-  if (watch::has_thread_sanitizer()) {
-    grid.ends = std::make_unique<Ends>();
-    watch::release(&grid.ends->start);
-    watch::become(grid.host);
-    grid.pool = &grid.pools.use(strand);
-  }
+  // First of all: what follows is the host's doing.
+  if (watch::has_thread_sanitizer()) begin_watching();
   grid.launch = &launch;
   grid.has_failed = false;
   grid.scheduler = walk.turn;
@@ -581,9 +614,12 @@ bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
   grid.is_line = launch.block.y == 1 && launch.block.z == 1;
   grid.is_watched = watch::has_thread_sanitizer() || watch::has_address_sanitizer();
   detail::cursor.is_plain = grid.is_line && runtime().config.seed == 0 && !watch::has_thread_sanitizer();
+  // Not the runtime's: with ThreadSanitizer and without, a seed gives the same schedule.
+  Random strands;
+  if (watch::has_thread_sanitizer()) draw_strands(strands);
   const std::uint64_t num_blocks = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  const bool went_well = for_each_block(num_blocks, [](std::uint64_t block) {
-    grid.block = block;
+  const bool went_well = for_each_block(num_blocks, [&](std::uint64_t block) {
+    if (watch::has_thread_sanitizer()) choose_strands(block, strands);
     set_block(block);
     return run_block();
   });

@@ -117,7 +117,8 @@ struct Runtime {
   std::vector<const void*> order_made;               ///< of those
   std::vector<Allocation> freed;                     ///< the last few, in turn, for messages
   std::size_t num_freed = 0;
-  std::uint64_t num_fresh = 0;  ///< allocations ever: each has junk of its own
+  std::uint64_t num_fresh = 0;    ///< allocations ever: each has junk of its own
+  std::uint64_t num_watched = 0;  ///< launches ThreadSanitizer has watched: each deals its strands out anew
 
   Queue queue;
   Registry<ihipStream_t> streams;

@@ -1,6 +1,8 @@
 #include "watch.hpp"
 
 #include <cstdint>
+#include <cstdio>
+#include <utility>
 
 extern "C" {
 // Weak, as those in the header.
@@ -25,6 +27,23 @@ namespace hipsim::watch {
 namespace {
 
 constexpr unsigned without_order = 1;  // __tsan_switch_to_fiber_no_sync
+
+/// ThreadSanitizer has 256 places for threads, one of them its own. With more threads than places they take each
+/// other's, and most races are lost without a word.
+constexpr int max_strands = 250;
+
+int num_strands = 1;
+
+/// Says once that there are too many.
+void notice_strands() {
+  static bool is_noticed = false;
+  if (num_strands <= max_strands || std::exchange(is_noticed, true)) return;
+  std::fprintf(
+      stderr,
+      "hipsim: more than %d streams, queued graph nodes and GPU threads at a time: ThreadSanitizer cannot keep "
+      "them apart and will miss races\n",
+      max_strands);
+}
 
 }  // namespace
 
@@ -68,12 +87,16 @@ void arrive_on_stack(void* fake, const void** left_low, std::size_t* left_size) 
 Strand current_strand() { return has_thread_sanitizer() ? __tsan_get_current_fiber() : nullptr; }
 Strand make_strand(const char* name) {
   if (!has_thread_sanitizer()) return nullptr;
+  ++num_strands;
+  notice_strands();
   const Strand strand = __tsan_create_fiber(0);
   __tsan_set_fiber_name(strand, name);
   return strand;
 }
 void end_strand(Strand strand) {
-  if (strand != nullptr) __tsan_destroy_fiber(strand);
+  if (strand == nullptr) return;
+  --num_strands;
+  __tsan_destroy_fiber(strand);
 }
 void become(Strand strand) {
   if (has_thread_sanitizer()) __tsan_switch_to_fiber(strand, without_order);

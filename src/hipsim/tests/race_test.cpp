@@ -308,6 +308,83 @@ TEST_F(Race, stacks_are_used_again_by_other_threads) {
   });
 }
 
+// ---- more threads than ThreadSanitizer keeps apart ------------------------------------------------------------------
+
+/// Two threads, of the same block or of two, write one word. They are told by x, their blocks by y.
+__global__ void write_one_word_twice(int* out, dim3 first, dim3 second) {
+  __syncthreads();
+  const auto is_me = [](const dim3& who) { return blockIdx.x == who.y && threadIdx.x == who.x; };
+  if (is_me(first) || is_me(second)) *out = static_cast<int>(threadIdx.x);
+  __syncthreads();
+}
+
+/// Whether one of a few launches shows it. Each deals the strands out anew, and hides one pair of threads of a block in
+/// 64, of a large grid one in 16 and one pair of blocks in 4: ten that hide the same are one chance in a million.
+bool is_race_found(std::uint32_t num_blocks, std::uint32_t num_threads, const dim3& first, const dim3& second) {
+  int* out = device_array<int>(1);
+  for (int launch = 0; launch < 10 && num_races == 0; ++launch) {
+    hipLaunchKernelGGL(write_one_word_twice, dim3(num_blocks), dim3(num_threads), 0, nullptr, out, first, second);
+    must(hipDeviceSynchronize());
+  }
+  return std::exchange(num_races, 0) > 0;
+}
+
+TEST_F(Race, any_two_threads_of_the_largest_block_are_told_apart) {
+  for (const std::uint32_t block : {64u, 65u, 254u, 255u, 256u, 257u, 1024u})
+    for (const std::uint32_t distance : {1u, 2u, 63u, 64u, 128u, 192u, 254u, 255u, 256u, 1023u})
+      for (const std::uint32_t first : {0u, 1u, 31u, 700u})
+        if (first + distance < block)
+          EXPECT_TRUE(is_race_found(1, block, dim3(first, 0), dim3(first + distance, 0)))
+              << "threads " << first << " and " << first + distance << " of " << block;
+}
+
+TEST_F(Race, threads_of_any_two_blocks_of_the_largest_size_are_told_apart) {
+  for (const std::uint32_t block : {64u, 256u, 1024u})
+    for (const std::uint32_t distance : {1u, 2u, 4u, 8u})
+      for (const std::uint32_t thread : {0u, 50u})
+        EXPECT_TRUE(is_race_found(9, block, dim3(thread, 0), dim3(thread, distance)))
+            << "blocks 0 and " << distance << " of " << block << " threads";
+  EXPECT_TRUE(is_race_found(9, 1024, dim3(17, 5), dim3(900, 5)));
+}
+
+/// One launch is enough where all threads have strands of their own.
+TEST_F(Race, no_race_of_a_small_launch_is_lost) {
+  int* out = device_array<int>(1);
+  for (const std::uint32_t num_threads : {64u, 32u, 16u, 8u, 1u}) {
+    const std::uint32_t num_blocks = 64 / num_threads;
+    for (std::uint32_t i = 1; i < 16; ++i) {
+      // All threads of the launch in a row: the i-th, and one that is farther away each time.
+      const auto thread = [&](std::uint32_t at) { return dim3(at % num_threads, at / num_threads); };
+      hipLaunchKernelGGL(write_one_word_twice, dim3(num_blocks), dim3(num_threads), 0, nullptr, out, thread(i),
+                         thread(4 * i));
+      must(hipDeviceSynchronize());
+      EXPECT_GT(take_races(), 0) << num_blocks << " blocks of " << num_threads << ", pair " << i;
+    }
+  }
+}
+
+TEST_F(Race, three_streams_with_the_largest_blocks_are_told_apart) {
+  int* out = device_array<int>(2);
+  hipStream_t streams[3] = {};
+  for (hipStream_t& stream : streams) stream = make_stream(hipStreamNonBlocking);
+  for (const std::uint32_t thread : {0u, 1u, 255u, 800u}) {
+    // The one in the middle has a word of its own.
+    for (hipStream_t stream : streams)
+      hipLaunchKernelGGL(write_one_word_twice, dim3(1), dim3(1024), 0, stream, out + (stream == streams[1] ? 1 : 0),
+                         dim3(thread, 0), dim3(thread, 0));
+    must(hipDeviceSynchronize());
+    EXPECT_GT(take_races(), 0) << "thread " << thread;
+  }
+}
+
+/// GPU threads are not all that ThreadSanitizer has to keep apart: where there are too many others, it is said.
+TEST_F(Race, more_streams_than_can_be_told_apart_are_no_secret) {
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 260; ++i) make_stream();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "hipsim: more than 250 streams")) << said;
+}
+
 // ---- between streams ------------------------------------------------------------------------------------------------
 
 __global__ void produce(int* values) { values[threadIdx.x] = static_cast<int>(threadIdx.x); }
@@ -408,7 +485,7 @@ TEST_F(Race, launches_of_one_stream_race_within_themselves_each_time) {
 
 __global__ void write_own_word(int* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = 1; }
 
-/// More than ThreadSanitizer can have alive at once.
+/// More than ThreadSanitizer can have at once.
 TEST_F(Race, many_threads_of_many_streams_are_silent_and_fit) {
   for (int i = 0; i < 8; ++i) {
     hipStream_t stream = make_stream(hipStreamNonBlocking);
@@ -425,6 +502,8 @@ TEST_F(Race, streams_that_share_nothing_are_silent) {
       hipLaunchKernelGGL(sum_in_shared, dim3(3), dim3(threads), 0, stream, device_array<int>(3));
       hipLaunchKernelGGL(reverse_in_dynamic, dim3(1), dim3(threads), threads * sizeof(int), stream,
                          device_array<int>(threads), true);
+      for (const std::uint32_t block : {16u << i, 1u})
+        hipLaunchKernelGGL(write_own_word, dim3(2), dim3(block), 0, stream, device_array<int>(2 * block));
     }
   });
 }
