@@ -34,6 +34,14 @@ bool overlap(const void* a, std::size_t a_size, const void* b, std::size_t b_siz
   return a_at < b_at + b_size && b_at < a_at + a_size;
 }
 
+/// Hides the target of a copy on the host from the host, or shows it again, unless it is gone. From the first whole
+/// granule of AddressSanitizer on: one whose first bytes stay open looks like one at the end of what is there.
+void change_target(const Copy& copy, void (*change)(const void*, std::size_t)) {
+  if (watch::is_gone(copy.to, copy.size)) return;
+  const std::size_t open = -reinterpret_cast<std::uintptr_t>(copy.to) % watch::granule;
+  if (copy.size > open) change(static_cast<const char*>(copy.to) + open, copy.size - open);
+}
+
 bool touches(const Payload& payload, const void* at, std::size_t size) {
   if (const auto* copy = std::get_if<Copy>(&payload))
     return overlap(copy->to, copy->size, at, size) || overlap(copy->from, copy->size, at, size);
@@ -84,8 +92,7 @@ std::string text_of(const Payload& payload) {
 }
 
 Op::~Op() {
-  const auto* copy = hides_target ? copy_of(*this) : nullptr;
-  if (copy != nullptr && !watch::is_gone(copy->to, copy->size)) watch::unpoison(copy->to, copy->size);
+  if (const auto* copy = hides_target ? copy_of(*this) : nullptr) change_target(*copy, watch::unpoison);
 }
 
 void Queue::add(const OpPtr& op) {
@@ -99,7 +106,7 @@ void Queue::add(const OpPtr& op) {
     const bool is_late = copy->to_where != Where::device && runtime().config.mode == Mode::lazy;
     if (is_late && watch::has_address_sanitizer() && !watch::is_gone(copy->to, copy->size)) {
       op->hides_target = true;
-      watch::poison(copy->to, copy->size);
+      change_target(*copy, watch::poison);
     }
   }
   count(*op->payload);
@@ -120,8 +127,7 @@ class Queue::TargetsInSight {
   void for_each(void (*change)(const void*, std::size_t)) const {
     if (!watch::has_address_sanitizer()) return;
     for (const OpPtr& op : queue_.pending_)
-      if (const Copy* copy = op->hides_target ? copy_of(*op) : nullptr)
-        if (!watch::is_gone(copy->to, copy->size)) change(copy->to, copy->size);
+      if (const Copy* copy = op->hides_target ? copy_of(*op) : nullptr) change_target(*copy, change);
   }
   const Queue& queue_;
 };

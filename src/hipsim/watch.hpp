@@ -18,6 +18,8 @@ namespace hipsim::watch {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
+/// Bytes that AddressSanitizer opens and closes together, but for the last ones.
+inline constexpr std::size_t granule = 8;
 void poison(const void* at, std::size_t size);
 void unpoison(const void* at, std::size_t size);
 /// Whether a byte of the range must not be touched.

@@ -343,6 +343,18 @@ TEST_F(Sanitizer, a_target_stays_hidden_until_the_last_copy_to_it_has_run) {
   must(hipFree(device));
 }
 
+/// A hidden target that begins in the middle of a granule was taken for one that is gone.
+TEST_F(Sanitizer, a_target_may_begin_anywhere) {
+  char* const device = device_copy(std::vector<char>(40, 'x'));
+  for (std::size_t begin = 0; begin < 9; ++begin)
+    for (std::size_t size = 1; size < 20; ++size) {
+      std::string target(begin + size, '.');
+      must(hipMemcpyAsync(target.data() + begin, device, size, hipMemcpyDeviceToHost));
+      must(hipDeviceSynchronize());
+      EXPECT_EQ(target, std::string(begin, '.') + std::string(size, 'x'));
+    }
+}
+
 TEST_F(Sanitizer, a_host_range_that_is_not_all_there_is_refused) {
   int* const device = device_array<int>(16);
   const auto source = std::make_unique<char[]>(10);
