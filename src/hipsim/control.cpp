@@ -10,7 +10,8 @@ namespace {
 
 void print_and_abort(const Report& report) {
   std::fflush(stdout);
-  std::fprintf(stderr, "hipsim: %s: %s\n", name(report.kind), report.text.c_str());
+  std::fprintf(stderr, "hipsim: %s%s: %s\n", name(report.kind), is_portable() ? " (portable rules)" : "",
+               report.text.c_str());
   std::fflush(stderr);
   std::abort();
 }
@@ -61,6 +62,24 @@ Runtime& runtime() {
 }
 
 std::string text_of(const Place& place) { return std::string{place.file} + ":" + std::to_string(place.line); }
+
+const char* name(Rules rules) {
+  switch (rules) {
+    case Rules::amd:
+      return "AMD";
+    case Rules::portable:
+      return "portable";
+  }
+  return "unknown";
+}
+
+Limits limits() {
+  Limits limits;
+  // CUDA's are the smaller ones; more shared memory than 48 KiB has to be asked for there.
+  limits.block_z = is_portable() ? 64 : 1024;
+  limits.shared_bytes = std::size_t{is_portable() ? 48u : 64u} << 10;
+  return limits;
+}
 
 const char* name(Report::Kind kind) {
   switch (kind) {
@@ -122,9 +141,9 @@ ApiCall::ApiCall(const char* function, const Place& place, Rule rule) : function
     fail(hipErrorNoDevice, "the simulated machine has no device");
   } else if (sim.is_broken && function_ != std::string_view{"hipDeviceReset"}) {
     fail(hipErrorLaunchFailure, "a kernel was reported before");
-  } else if (rule == not_while_capturing && invalidate_captures(false)) {
+  } else if (rule == not_while_capturing && invalidate_captures(Danger::unsafe_call)) {
     fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
-  } else if (rule == blocking && invalidate_captures(false)) {
+  } else if (rule == blocking && invalidate_captures(Danger::blocking_call)) {
     fail(hipErrorStreamCaptureImplicit, "waits for the null stream while a stream is captured; the capture is lost");
   }
 }
@@ -145,7 +164,9 @@ bool configure(const Config& config) {
   Runtime& sim = runtime();
   const bool is_warp = config.warp_size == 32 || config.warp_size == 64;
   const bool is_mode = config.mode == Mode::lazy || config.mode == Mode::eager;
-  if (sim.inside != nullptr || sim.is_reporting || !is_warp || !is_mode || config.num_devices < 0) return false;
+  const bool is_rules = config.rules == Rules::amd || config.rules == Rules::portable;
+  if (sim.inside != nullptr || sim.is_reporting) return false;
+  if (!is_warp || !is_mode || !is_rules || config.num_devices < 0) return false;
   claim();
   sim.queue.run_all();
   sim.config = config;
@@ -251,8 +272,6 @@ using hipsim::runtime;
 namespace {
 
 constexpr int hip_version = 50221153;  // the HIP whose interface this is a subset of
-constexpr int max_threads = 1024;
-constexpr std::size_t shared_per_block = std::size_t{64} << 10;
 constexpr int num_processors = 4;
 
 bool has_device(int device) { return device >= 0 && device < runtime().config.num_devices; }
@@ -327,12 +346,14 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device, Place
   std::snprintf(properties->name, sizeof properties->name, "simulated device %d", device);
   std::snprintf(properties->gcnArchName, sizeof properties->gcnArchName, "hipsim");
   properties->totalGlobalMem = runtime().config.device_memory_bytes;
-  properties->sharedMemPerBlock = shared_per_block;
+  const hipsim::Limits limits = hipsim::limits();
+  properties->sharedMemPerBlock = limits.shared_bytes;
   properties->warpSize = runtime().config.warp_size;
-  properties->maxThreadsPerBlock = max_threads;
-  for (int& dim : properties->maxThreadsDim) dim = max_threads;
-  properties->maxGridSize[0] = 2147483647;
-  properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+  properties->maxThreadsPerBlock = static_cast<int>(limits.threads_per_block);
+  for (int& dim : properties->maxThreadsDim) dim = static_cast<int>(limits.threads_per_block);
+  properties->maxThreadsDim[2] = static_cast<int>(limits.block_z);
+  properties->maxGridSize[0] = static_cast<int>(limits.grid_x);
+  properties->maxGridSize[1] = properties->maxGridSize[2] = static_cast<int>(limits.grid_yz);
   properties->multiProcessorCount = num_processors;
   return hipSuccess;
 }
@@ -344,10 +365,10 @@ hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int
   if (!has_device(device)) return no_such_device(call, device);
   switch (attribute) {
     case hipDeviceAttributeMaxThreadsPerBlock:
-      *value = max_threads;
+      *value = static_cast<int>(hipsim::limits().threads_per_block);
       return hipSuccess;
     case hipDeviceAttributeMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(shared_per_block);
+      *value = static_cast<int>(hipsim::limits().shared_bytes);
       return hipSuccess;
     case hipDeviceAttributeMultiprocessorCount:
       *value = num_processors;

@@ -65,12 +65,16 @@ hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t* graph, Place plac
     capture->is_valid = false;
     return call.fail(hipErrorStreamCaptureUnmatched, "the capture began in another stream");
   }
-  const std::vector<std::size_t> tail = found->capture_tail;
+  if (capture->is_valid && !capture->is_unjoined) {
+    const std::vector<bool> joined = hipsim::nodes_before(*capture->graph, found->capture_tail);
+    capture->is_unjoined = std::find(joined.begin(), joined.end(), false) != joined.end();
+  }
+  // A GPU leaves its streams as they are, in a capture that never ends.
+  if (capture->is_unjoined)
+    return call.fail(hipErrorStreamCaptureUnjoined,
+                     "work in another stream was not joined by an event: the streams can only be destroyed");
   hipsim::end_capture(capture);
   if (!capture->is_valid) return call.fail(hipErrorStreamCaptureInvalidated, "the capture was lost in an earlier call");
-  const std::vector<bool> joined = hipsim::nodes_before(*capture->graph, tail);
-  if (std::find(joined.begin(), joined.end(), false) != joined.end())
-    return call.fail(hipErrorStreamCaptureUnjoined, "work in another stream was not joined by an event");
   *graph = runtime().graphs.add(std::move(capture->graph));
   return hipSuccess;
 }
@@ -149,14 +153,16 @@ hipError_t hipGraphLaunch(hipGraphExec_t exec, hipStream_t stream, Place place) 
 hipError_t hipGraphExecUpdate(hipGraphExec_t exec, hipGraph_t graph, hipGraphNode_t* error_node,
                               hipGraphExecUpdateResult* result, Place place) {
   ApiCall call{"hipGraphExecUpdate", place};
-  if (call.refused()) return call.error();
-  hipGraphExec* const old = hipsim::find_exec(exec);
-  const ihipGraph* const found = hipsim::find_graph(graph);
-  if (old == nullptr || found == nullptr) return hipsim::unknown_graph(call);
   const auto answer = [&](hipGraphExecUpdateResult what, hipGraphNode* node) {
     if (result != nullptr) *result = what;
     if (error_node != nullptr) *error_node = node;
   };
+  // Also when it is made to fail: nobody shall read what the last update left there.
+  answer(hipGraphExecUpdateError, nullptr);
+  if (call.refused()) return call.error();
+  hipGraphExec* const old = hipsim::find_exec(exec);
+  const ihipGraph* const found = hipsim::find_graph(graph);
+  if (old == nullptr || found == nullptr) return hipsim::unknown_graph(call);
   answer(hipGraphExecUpdateErrorTopologyChanged, nullptr);
   if (found->nodes.size() != old->nodes.size())
     return call.fail(hipErrorGraphExecUpdateFailure, "the graph has " + std::to_string(found->nodes.size()) +

@@ -21,7 +21,6 @@ detail::ThreadCursor detail::cursor;
 namespace {
 
 constexpr std::uint32_t max_threads = 1024;
-constexpr std::size_t max_shared_bytes = std::size_t{64} << 10;
 /// Strands that the GPU threads of an operation's strand run as, and those of all. ThreadSanitizer keeps 255 strands
 /// apart, and finds next to nothing when there are more: three streams with all they may have leave room for some 60
 /// others.
@@ -33,8 +32,8 @@ constexpr std::uint32_t max_blocks_apart = 4;
 /// A strand remembers more with each use, and leaves something behind for good when it ends. With this many uses it is
 /// about 5 bytes a thread, and 300 with one.
 constexpr unsigned max_uses = 256;
-constexpr std::uint64_t max_grid_x = 2147483647;
-constexpr std::uint64_t max_grid_yz = 65535;
+/// Threads of a launch: AMD's dispatch counts them in 32 bits.
+constexpr std::uint64_t max_grid_threads = 0xffffffff;
 
 /// Where a thread that has ended stands, and where threads stand that do not stand together.
 constexpr Place ended{nullptr, 0};
@@ -595,6 +594,26 @@ void begin_watching() {
   watch::become(grid.host);
   grid.pool = &grid.pools.use(grid.strand);
 }
+
+/// Why no device runs such a launch; empty when one does.
+std::string why_not(const dim3& grid_dims, const dim3& block, std::size_t shared_bytes) {
+  const Limits limits = hipsim::limits();
+  const std::uint64_t num_threads = std::uint64_t{block.x} * block.y * block.z;
+  if (num_threads == 0 || block.x > limits.threads_per_block || block.y > limits.threads_per_block ||
+      block.z > limits.block_z || num_threads > limits.threads_per_block)
+    return "a block has 1 to " + std::to_string(limits.threads_per_block) + " threads, and at most " +
+           std::to_string(limits.block_z) + " in z";
+  if (grid_dims.x == 0 || grid_dims.y == 0 || grid_dims.z == 0 || grid_dims.x > limits.grid_x ||
+      grid_dims.y > limits.grid_yz || grid_dims.z > limits.grid_yz)
+    return "a grid has 1 to " + std::to_string(limits.grid_x) + " blocks in x, and 1 to " +
+           std::to_string(limits.grid_yz) + " in y and z";
+  const std::uint64_t num_blocks = std::uint64_t{grid_dims.x} * grid_dims.y * grid_dims.z;
+  if (num_blocks > max_grid_threads / num_threads)
+    return "a launch has at most " + std::to_string(max_grid_threads) + " threads";
+  if (shared_bytes > limits.shared_bytes)
+    return "a block has at most " + std::to_string(limits.shared_bytes) + " bytes of shared memory";
+  return {};
+}
 }  // namespace
 
 bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
@@ -653,16 +672,11 @@ void detail::launch(const char* name, const Work& work, dim3 grid_dims, dim3 blo
     call.fail(hipErrorInvalidDeviceFunction, std::string{"kernel "} + name + " is null");
     return;
   }
-  const std::uint64_t num_threads = std::uint64_t{block.x} * block.y * block.z;
-  const bool has_block = block.x > 0 && block.y > 0 && block.z > 0 && block.x <= max_threads &&
-                         block.y <= max_threads && block.z <= max_threads && num_threads <= max_threads;
-  const bool has_grid = grid_dims.x > 0 && grid_dims.y > 0 && grid_dims.z > 0 && grid_dims.x <= max_grid_x &&
-                        grid_dims.y <= max_grid_yz && grid_dims.z <= max_grid_yz;
-  if (!has_block || !has_grid || shared_bytes > max_shared_bytes) {
-    call.fail(hipErrorInvalidConfiguration,
-              std::string{"kernel "} + name + ": grid " + text_of_index(uint3{grid_dims.x, grid_dims.y, grid_dims.z}) +
-                  ", block " + text_of_index(uint3{block.x, block.y, block.z}) + ", " + std::to_string(shared_bytes) +
-                  " bytes of shared memory; a block has at most 1024 threads and 65536 bytes");
+  if (const std::string reason = why_not(grid_dims, block, shared_bytes); !reason.empty()) {
+    call.fail(hipErrorInvalidConfiguration, std::string{"kernel "} + name + ": grid " +
+                                                text_of_index(uint3{grid_dims.x, grid_dims.y, grid_dims.z}) +
+                                                ", block " + text_of_index(uint3{block.x, block.y, block.z}) + ", " +
+                                                std::to_string(shared_bytes) + " bytes of shared memory: " + reason);
     return;
   }
   enqueue(call, stream, std::make_shared<const Payload>(std::move(launch)), place);

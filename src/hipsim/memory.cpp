@@ -45,8 +45,8 @@ hipError_t allocate(ApiCall& call, void** pointer, std::size_t size, bool is_pin
   Runtime& sim = runtime();
   if (pointer == nullptr) return call.fail(hipErrorInvalidValue, "the pointer to set is null");
   *pointer = nullptr;
-  // HIP answers null and success, which a kernel then gets to see.
-  if (size == 0) return call.fail(hipErrorInvalidValue, "0 bytes asked for");
+  // AMD documents null and success; CUDA's driver refuses.
+  if (size == 0) return is_portable() ? call.fail(hipErrorInvalidValue, "0 bytes asked for") : hipSuccess;
   const std::size_t left = sim.config.device_memory_bytes - std::min(sim.device_bytes, sim.config.device_memory_bytes);
   if (size > (is_pinned ? sim.config.device_memory_bytes : left))
     return call.fail(hipErrorOutOfMemory, std::to_string(size) + " bytes asked for, the device has " +
@@ -80,7 +80,12 @@ hipError_t release(ApiCall& call, void* pointer, bool is_pinned, const Place& pl
   const Allocation allocation = found->second;
   if (allocation.is_pinned != is_pinned)
     return call.fail(hipErrorInvalidValue, std::string{"the wrong way to free "} + size_of(allocation));
-  if (const Op* user = sim.queue.void_users(pointer, allocation.size)) {
+  // AMD's free waits for the device; CUDA's does not promise to.
+  if (!is_portable()) {
+    ++sim.counted.synchronisations;
+    sim.queue.run_all();
+    sim.queue.wait_for_all();
+  } else if (const Op* user = sim.queue.void_users(pointer, allocation.size)) {
     report(Report::free_while_queued, size_of(allocation) + " is freed at " + text_of(place) + ", and " +
                                           text_of(*user->payload) + " queued at " + text_of(user->place) + " uses it");
   }
@@ -95,7 +100,7 @@ hipError_t release(ApiCall& call, void* pointer, bool is_pinned, const Place& pl
   watch::unpoison(pointer, allocation.size);
   std::free(pointer);
   ++sim.counted.frees;
-  return hipSuccess;
+  return call.finish();
 }
 
 const char* name_of(hipMemcpyKind kind) {
@@ -134,7 +139,11 @@ hipError_t check_kind(ApiCall& call, Where to, Where from, hipMemcpyKind kind) {
   const bool known = kind >= hipMemcpyHostToHost && kind < hipMemcpyDefault;
   const bool from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
   const bool to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
-  if (known && from_device == (from == Where::device) && to_device == (to == Where::device)) return hipSuccess;
+  // Pinned memory is the host's, and on AMD the device's as well.
+  const auto fits = [](Where where, bool on_device) {
+    return on_device == (where == Where::device) || (where == Where::pinned && !is_portable());
+  };
+  if (known && fits(from, from_device) && fits(to, to_device)) return hipSuccess;
   return call.fail(hipErrorInvalidMemcpyDirection,
                    std::string{name_of(kind)} + " from " + name_of(from) + " to " + name_of(to));
 }
@@ -170,14 +179,33 @@ hipError_t queue_set(ApiCall& call, void* to, int value, std::size_t size, hipSt
   return enqueue(call, stream, std::make_shared<const Payload>(Set{to, value, size}), place, queued);
 }
 
-/// A blocking copy or set waits for what it has queued.
-hipError_t finish(ApiCall& call, const OpPtr& queued) {
-  ++runtime().counted.synchronisations;
-  if (queued) {
-    runtime().queue.run_until(queued);
-    watch::acquire(&queued->done);
-  }
+hipError_t wait(ApiCall& call, const OpPtr& queued) {
+  runtime().queue.run_until(queued);
+  if (queued) watch::acquire(&queued->done);
   return call.finish();
+}
+
+/// A copy or set without "Async" waits for what it has queued, unless that stays within device memory.
+hipError_t finish(ApiCall& call, const OpPtr& queued) {
+  if (queued) {
+    const auto* const copy = std::get_if<Copy>(queued->payload.get());
+    const auto* const set = std::get_if<Set>(queued->payload.get());
+    const bool from_device = copy == nullptr || copy->from_where == Where::device;
+    const Where to = copy != nullptr ? copy->to_where : where_is(set->to);
+    if (from_device && to == Where::device) return call.finish();
+  }
+  ++runtime().counted.synchronisations;
+  return wait(call, queued);
+}
+
+/// A copy with "Async" that has pageable memory at an end makes the host wait, or copy what it finds to where the
+/// device can fetch it. AMD documents that it waits; CUDA may do either, but waits between two ends on the host.
+hipError_t finish_async(ApiCall& call, const OpPtr& queued) {
+  const auto* const copy = queued ? std::get_if<Copy>(queued->payload.get()) : nullptr;
+  if (copy == nullptr || (copy->to_where != Where::pageable && copy->from_where != Where::pageable)) return hipSuccess;
+  ++runtime().counted.pageable_copies;
+  const bool within_host = copy->to_where != Where::device && copy->from_where != Where::device;
+  return within_host || !is_portable() ? wait(call, queued) : hipSuccess;
 }
 
 template <class Handles>
@@ -320,8 +348,10 @@ hipError_t hipMemcpy(void* to, const void* from, std::size_t size, hipMemcpyKind
 hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t size, hipMemcpyKind kind, hipStream_t stream,
                           Place place) {
   ApiCall call{"hipMemcpyAsync", place};
-  if (call.refused()) return call.error();
-  return hipsim::queue_copy(call, to, from, size, kind, stream, place, nullptr);
+  OpPtr queued;
+  if (call.refused() || hipsim::queue_copy(call, to, from, size, kind, stream, place, &queued) != hipSuccess)
+    return call.error();
+  return hipsim::finish_async(call, queued);
 }
 
 hipError_t hipMemset(void* to, int value, std::size_t size, Place place) {

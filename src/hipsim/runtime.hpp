@@ -133,6 +133,18 @@ struct Runtime {
 
 [[nodiscard]] Runtime& runtime();
 
+[[nodiscard]] inline bool is_portable() { return runtime().config.rules == Rules::portable; }
+
+/// What the simulated device says of itself, and holds a launch to.
+struct Limits {
+  std::uint32_t threads_per_block = 1024;  ///< also of x and y of a block
+  std::uint32_t block_z = 0;
+  std::uint32_t grid_x = 2147483647;
+  std::uint32_t grid_yz = 65535;
+  std::size_t shared_bytes = 0;
+};
+[[nodiscard]] Limits limits();
+
 /// What hipGetLastError answers the calling thread.
 [[nodiscard]] hipError_t& last_error();
 
@@ -227,8 +239,15 @@ void renew_shared_variables(Random& random);
 [[nodiscard]] ihipStream_t* find_stream(hipStream_t stream);
 /// Takes every stream out of its capture, which comes to nothing.
 void end_captures();
-/// Ends every capture in which a call of this kind is not allowed; false when there was none.
-bool invalidate_captures(bool only_blocking);
+/// What a call does that a capture may not bear.
+enum class Danger : std::uint8_t {
+  unsafe_call,       ///< something that is not safe while anything is captured
+  null_stream_work,  ///< work on the null stream, which the blocking streams would have to wait for
+  null_stream_wait,  ///< a wait for the null stream, and with it for the blocking streams
+  blocking_call,     ///< the first and the last: a copy or set on the null stream that waits
+};
+/// Ends every capture that does not bear such a call; false when there was none.
+bool invalidate_captures(Danger danger);
 /// Queues, or records in the capture the stream is in. Runs it when everything runs at once.
 hipError_t enqueue(ApiCall& call, hipStream_t stream, std::shared_ptr<const Payload> payload, const Place& place,
                    OpPtr* queued = nullptr);

@@ -39,13 +39,27 @@ hipError_t record_node(ihipStream_t& stream, const std::shared_ptr<const Payload
   return hipSuccess;
 }
 
-/// The captures that a call on the null stream or a blocking call would become part of.
-bool is_endangered(const Capture& capture, bool only_blocking) {
-  if (!only_blocking) return capture.mode != hipStreamCaptureModeRelaxed;
+bool has_blocking_stream(const Capture& capture) {
   return std::any_of(capture.streams.begin(), capture.streams.end(), [](hipStream_t stream) {
     const ihipStream_t* found = find_stream(stream);
     return found != nullptr && found->is_blocking;
   });
+}
+
+bool is_endangered(const Capture& capture, Danger danger) {
+  const bool is_relaxed = capture.mode == hipStreamCaptureModeRelaxed;
+  switch (danger) {
+    case Danger::unsafe_call:
+      return !is_relaxed;
+    case Danger::null_stream_work:
+      // On an MI300X a relaxed capture does not mind; CUDA's does.
+      return has_blocking_stream(capture) && (!is_relaxed || is_portable());
+    case Danger::null_stream_wait:
+      return has_blocking_stream(capture);
+    case Danger::blocking_call:
+      return !is_relaxed || has_blocking_stream(capture);
+  }
+  return true;
 }
 
 hipError_t unknown_stream(ApiCall& call) {
@@ -55,6 +69,15 @@ hipError_t unknown_event(ApiCall& call) { return call.fail(hipErrorInvalidHandle
 
 ihipEvent_t* find_event(hipEvent_t event) { return runtime().events.find(event); }
 
+/// Nothing more becomes part of a capture that was lost, or has ended with work that was not joined.
+hipError_t refuse_lost(ApiCall& call, const Capture& capture) {
+  if (capture.is_unjoined)
+    return call.fail(hipErrorStreamCaptureInvalidated,
+                     "the capture ended with work that was not joined: its streams can only be destroyed");
+  if (capture.is_valid) return hipSuccess;
+  return call.fail(hipErrorStreamCaptureInvalidated, "the capture was lost in an earlier call");
+}
+
 /// Waiting for a stream that is being captured would wait for what never runs.
 hipError_t refuse_capturing(ApiCall& call, ihipStream_t& stream) {
   if (!stream.capture) return hipSuccess;
@@ -63,8 +86,8 @@ hipError_t refuse_capturing(ApiCall& call, ihipStream_t& stream) {
 }
 
 /// The null stream waits for the blocking ones: not while one of them is being captured.
-hipError_t refuse_null_stream(ApiCall& call, hipStream_t stream) {
-  if (stream != nullptr || !invalidate_captures(true)) return hipSuccess;
+hipError_t refuse_null_stream(ApiCall& call, hipStream_t stream, Danger danger) {
+  if (stream != nullptr || !invalidate_captures(danger)) return hipSuccess;
   return call.fail(hipErrorStreamCaptureImplicit, "the null stream waits for streams that are being captured");
 }
 
@@ -74,7 +97,7 @@ hipError_t refuse_look(ApiCall& call, const ihipEvent_t& event) {
     event.capture->is_valid = false;
     return call.fail(hipErrorCapturedEvent, "the event was recorded in a capture");
   }
-  if (!invalidate_captures(false)) return hipSuccess;
+  if (!invalidate_captures(Danger::unsafe_call)) return hipSuccess;
   return call.fail(hipErrorStreamCaptureUnsupported, "called while a stream is captured; the capture is lost");
 }
 
@@ -115,10 +138,10 @@ void end_captures() {
     if (const std::shared_ptr<Capture> capture = stream->capture) end_capture(capture);
 }
 
-bool invalidate_captures(bool only_blocking) {
+bool invalidate_captures(Danger danger) {
   bool any = false;
   for (const auto& stream : runtime().streams) {
-    if (!stream->capture || !is_endangered(*stream->capture, only_blocking)) continue;
+    if (!stream->capture || !is_endangered(*stream->capture, danger)) continue;
     stream->capture->is_valid = false;
     any = true;
   }
@@ -130,11 +153,10 @@ hipError_t enqueue(ApiCall& call, hipStream_t handle, std::shared_ptr<const Payl
   ihipStream_t* const stream = find_stream(handle);
   if (stream == nullptr) return unknown_stream(call);
   if (stream->capture) {
-    if (!stream->capture->is_valid)
-      return call.fail(hipErrorStreamCaptureInvalidated, "the capture was lost in an earlier call");
+    if (refuse_lost(call, *stream->capture) != hipSuccess) return call.error();
     return record_node(*stream, payload, place);
   }
-  if (refuse_null_stream(call, handle) != hipSuccess) return call.error();
+  if (refuse_null_stream(call, handle, Danger::null_stream_work) != hipSuccess) return call.error();
   const auto op = std::make_shared<Op>();
   op->payload = std::move(payload);
   op->waits_for = what_stands_before(*stream);
@@ -203,7 +225,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream, Place place) {
   ihipStream_t* const found = find_stream(stream);
   if (found == nullptr) return hipsim::unknown_stream(call);
   if (hipsim::refuse_capturing(call, *found) != hipSuccess) return call.error();
-  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
+  if (hipsim::refuse_null_stream(call, stream, hipsim::Danger::null_stream_wait) != hipSuccess) return call.error();
   ++runtime().counted.synchronisations;
   // The null stream waits for the blocking ones, too.
   for (const OpPtr& op : hipsim::what_stands_before(*found)) hipsim::wait_for(op);
@@ -216,7 +238,7 @@ hipError_t hipStreamQuery(hipStream_t stream, Place place) {
   ihipStream_t* const found = find_stream(stream);
   if (found == nullptr) return hipsim::unknown_stream(call);
   if (hipsim::refuse_capturing(call, *found) != hipSuccess) return call.error();
-  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
+  if (hipsim::refuse_null_stream(call, stream, hipsim::Danger::null_stream_wait) != hipSuccess) return call.error();
   for (const OpPtr& op : hipsim::what_stands_before(*found))
     if (hipsim::poll(call, op) != hipSuccess) return call.error();
   return hipSuccess;
@@ -231,7 +253,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
   if (waited == nullptr) return hipsim::unknown_event(call);
   if (flags != 0) return call.fail(hipErrorInvalidValue, "flags have to be 0");
   if (waited->capture) {
-    if (!waited->capture->is_valid || waited->capture->is_over)
+    if (!waited->capture->is_valid || waited->capture->is_over || waited->capture->is_unjoined)
       return call.fail(hipErrorStreamCaptureInvalidated, "the capture in which the event was recorded is over");
     if (found->capture && found->capture != waited->capture) {
       found->capture->is_valid = waited->capture->is_valid = false;
@@ -251,7 +273,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned int
     return call.fail(hipErrorStreamCaptureIsolation, "the event was recorded outside of the capture");
   }
   if (!waited->op) return hipSuccess;
-  if (hipsim::refuse_null_stream(call, stream) != hipSuccess) return call.error();
+  if (hipsim::refuse_null_stream(call, stream, hipsim::Danger::null_stream_work) != hipSuccess) return call.error();
   // Behind the event as well as behind the stream's own work.
   const auto joined = std::make_shared<hipsim::Op>();
   joined->payload = std::make_shared<const Payload>(hipsim::Marker{});
@@ -325,8 +347,7 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream, Place place) {
   ihipStream_t* const recorded = find_stream(stream);
   if (recorded == nullptr) return hipsim::unknown_stream(call);
   if (recorded->capture) {
-    if (!recorded->capture->is_valid)
-      return call.fail(hipErrorStreamCaptureInvalidated, "the capture was lost in an earlier call");
+    if (hipsim::refuse_lost(call, *recorded->capture) != hipSuccess) return call.error();
     found->capture = recorded->capture;
     found->capture_nodes = recorded->capture_tail;
     found->op.reset();

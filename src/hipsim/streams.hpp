@@ -34,6 +34,8 @@ struct Capture {
   hipStreamCaptureMode mode = hipStreamCaptureModeGlobal;
   bool is_valid = true;
   bool is_over = false;  ///< ended, by hipStreamEndCapture or with its first stream
+  /// hipStreamEndCapture found work in it that was not joined: its streams stay in it until the first one is destroyed.
+  bool is_unjoined = false;
   std::unordered_set<hipStream_t> streams;
 };
 

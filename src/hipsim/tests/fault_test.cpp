@@ -265,8 +265,39 @@ TEST_F(Counted, every_call_in_which_the_host_waits) {
   must(hipDeviceSynchronize());
   EXPECT_EQ(hipsim::counters().synchronisations, 3);
   must(hipMemcpy(&host, device, 4, hipMemcpyDeviceToHost));
-  must(hipMemset(device, 0, 4));
+  must(hipMemset(pinned, 0, 4));
   EXPECT_EQ(hipsim::counters().synchronisations, 5);
+}
+
+TEST_F(Counted, copies_and_sets_within_device_memory_do_not_make_the_host_wait) {
+  int* first = device_array<int>(1);
+  int* second = device_array<int>(1);
+  hipsim::reset_counters();
+  must(hipMemset(first, 0, 4));
+  must(hipMemcpy(second, first, 4, hipMemcpyDeviceToDevice));
+  EXPECT_EQ(hipsim::counters().synchronisations, 0);
+}
+
+TEST_F(Counted, copies_that_name_pageable_memory) {
+  for (const hipsim::Rules rules : {hipsim::Rules::amd, hipsim::Rules::portable}) {
+    start_over();
+    follow_rules(rules);
+    int host[2] = {};
+    int* device = device_array<int>(1);
+    int* pinned = pinned_array<int>(1);
+    hipStream_t stream = make_stream();
+    hipsim::reset_counters();
+    must(hipMemcpyAsync(device, pinned, 4, hipMemcpyHostToDevice, stream));
+    must(hipMemcpyAsync(pinned, device, 4, hipMemcpyDeviceToHost, stream));
+    EXPECT_EQ(hipsim::counters().pageable_copies, 0);
+    must(hipMemcpyAsync(device, host, 4, hipMemcpyHostToDevice, stream));
+    must(hipMemcpyAsync(host, device, 4, hipMemcpyDeviceToHost, stream));
+    must(hipMemcpyAsync(host + 1, host, 4, hipMemcpyHostToHost, stream));
+    must(hipMemcpyAsync(pinned, host, 4, hipMemcpyHostToHost, stream));
+    EXPECT_EQ(hipsim::counters().pageable_copies, 4);
+    EXPECT_EQ(hipsim::counters().synchronisations, 0);
+    must(hipStreamSynchronize(stream));
+  }
 }
 
 TEST_F(Counted, streams_events_and_graphs_that_live) {

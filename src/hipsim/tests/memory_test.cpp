@@ -148,8 +148,9 @@ TEST_F(Memory, null_is_refused_where_a_pointer_is_needed) {
   EXPECT_FALSE(hipsim::last_message().empty());
 }
 
-/// HIP itself answers success and null, and a kernel gets to see the null.
+/// AMD's rules answer success and null: rules_test.
 TEST_F(Memory, a_size_of_zero_is_refused_by_name) {
+  follow_rules(hipsim::Rules::portable);
   int untouched = 0;
   int* device = &untouched;
   EXPECT_EQ(hipMalloc(&device, 0), hipErrorInvalidValue);
@@ -345,6 +346,7 @@ TEST_F(Memory, memory_that_is_allocated_again_holds_nothing_of_what_was_there) {
 // ---- the source and the destination of a queued copy ----------------------------------------------------------------
 
 TEST_F(Memory, a_pageable_source_rewritten_before_its_copy_ran_is_reported) {
+  follow_rules(hipsim::Rules::portable);
   hipStream_t stream = make_stream();
   int* device = device_array<int>(4);
   std::vector<int> source(4, 1);
@@ -405,6 +407,7 @@ TEST_F(Memory, a_result_is_not_there_before_synchronising) {
 TEST_F(Memory, a_pageable_result_is_not_there_before_synchronising) {
   if (has_address_sanitizer) GTEST_SKIP() << "AddressSanitizer would stop the read: sanitizer_test";
   if (has_thread_sanitizer) GTEST_SKIP() << "a race, which race_test looks at";
+  follow_rules(hipsim::Rules::portable);
   hipStream_t stream = make_stream();
   int* device = device_copy(std::vector<int>{42});
   std::vector<int> result{0};
@@ -415,6 +418,7 @@ TEST_F(Memory, a_pageable_result_is_not_there_before_synchronising) {
 }
 
 TEST_F(Memory, memory_freed_while_a_kernel_that_uses_it_is_queued_is_reported) {
+  follow_rules(hipsim::Rules::portable);
   hipStream_t stream = make_stream();
   int* device = device_array<int>(4);
   hipLaunchKernelGGL(add_one, dim3(1), dim3(4), 0, stream, device);
@@ -427,6 +431,7 @@ TEST_F(Memory, memory_freed_while_a_kernel_that_uses_it_is_queued_is_reported) {
 }
 
 TEST_F(Memory, memory_freed_while_a_copy_is_queued_is_reported) {
+  follow_rules(hipsim::Rules::portable);
   hipStream_t stream = make_stream();
   int* device = device_array<int>(4);
   int* pinned = pinned_array<int>(4);
@@ -434,6 +439,7 @@ TEST_F(Memory, memory_freed_while_a_copy_is_queued_is_reported) {
   static_cast<void>(hipFree(device));
   EXPECT_FALSE(take_report(hipsim::Report::free_while_queued).empty());
   start_over();
+  follow_rules(hipsim::Rules::portable);
   stream = make_stream();
   device = device_array<int>(4);
   pinned = pinned_array<int>(4);
@@ -515,6 +521,7 @@ TEST_F(Memory, calls_from_a_second_thread_are_refused) {
 }
 
 TEST_F(Memory, a_source_rewritten_is_reported_whatever_else_was_read_back) {
+  follow_rules(hipsim::Rules::portable);
   int* const device = device_array<int>(4);
   int* const other = device_copy(std::vector<int>{1, 2, 3, 4});
   std::vector<int> source{1, 2, 3, 4};
@@ -533,6 +540,7 @@ TEST_F(Memory, a_source_rewritten_is_reported_whatever_else_was_read_back) {
 __global__ void set_to_one(int* value) { *value = 1; }
 
 TEST_F(Memory, work_on_freed_memory_that_was_reported_does_not_run) {
+  follow_rules(hipsim::Rules::portable);
   int* const device = device_array<int>(1);
   hipLaunchKernelGGL(set_to_one, dim3(1), dim3(1), 0, nullptr, device);
   must(hipFree(device));
@@ -541,6 +549,7 @@ TEST_F(Memory, work_on_freed_memory_that_was_reported_does_not_run) {
 }
 
 TEST_F(Memory, a_handler_of_reports_may_not_call_back) {
+  follow_rules(hipsim::Rules::portable);
   static hipError_t answer = hipSuccess;
   hipsim::set_report_handler([](const hipsim::Report&) {
     answer = hipDeviceSynchronize();

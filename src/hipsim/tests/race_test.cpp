@@ -426,6 +426,22 @@ TEST_F(Race, one_stream_orders_its_own_work) {
   expect_silence([] { produce_and_consume(Order::one_stream); });
 }
 
+/// Sets and copies within device memory return before they have run, and a stream may not wait for them.
+TEST_F(Race, a_stream_that_does_not_wait_for_a_set_or_a_copy_is_reported) {
+  const auto run = [](bool is_copy, unsigned int flags) {
+    int* values = device_array<int>(threads);
+    if (is_copy)
+      must(hipMemcpy(values, device_array<int>(threads), threads * sizeof(int), hipMemcpyDeviceToDevice));
+    else
+      must(hipMemset(values, 0, threads * sizeof(int)));
+    hipLaunchKernelGGL(consume, dim3(1), dim3(threads), 0, make_stream(flags), values, device_array<int>(threads));
+  };
+  for (const bool is_copy : {false, true}) {
+    expect_race([&] { run(is_copy, hipStreamNonBlocking); });
+    expect_silence([&] { run(is_copy, hipStreamDefault); });
+  }
+}
+
 /// A third kernel, of either stream, between the two that race orders nothing.
 TEST_F(Race, kernels_in_between_do_not_hide_a_race) {
   for (const bool is_copy : {false, true}) {

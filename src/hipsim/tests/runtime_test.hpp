@@ -17,6 +17,10 @@
 
 inline void PrintTo(hipError_t error, std::ostream* out) { *out << hipGetErrorName(error); }
 
+namespace hipsim {
+inline void PrintTo(Rules rules, std::ostream* out) { *out << name(rules); }
+}  // namespace hipsim
+
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define HIPSIM_TEST_ADDRESS_SANITIZER
@@ -113,6 +117,12 @@ inline void configure(std::uint64_t seed, hipsim::Mode mode = hipsim::Mode::lazy
   config.seed = seed;
   config.mode = mode;
   config.warp_size = warp_size;
+  EXPECT_TRUE(hipsim::configure(config));
+}
+
+inline void follow_rules(hipsim::Rules rules) {
+  hipsim::Config config = hipsim::config();
+  config.rules = rules;
   EXPECT_TRUE(hipsim::configure(config));
 }
 

@@ -181,6 +181,7 @@ TEST_F(Sanitizer, a_host_that_uses_freed_pinned_memory_is_stopped) {
 }
 
 TEST_F(Sanitizer, a_host_range_freed_before_its_copy_ran_is_reported) {
+  follow_rules(hipsim::Rules::portable);
   auto source = std::make_unique<char[]>(64);
   char* device = device_array<char>(64);
   const int line = __LINE__ + 1;
@@ -192,6 +193,7 @@ TEST_F(Sanitizer, a_host_range_freed_before_its_copy_ran_is_reported) {
 }
 
 TEST_F(Sanitizer, a_host_target_freed_before_its_copy_ran_is_reported) {
+  follow_rules(hipsim::Rules::portable);
   auto target = std::make_unique<char[]>(64);
   char* device = device_array<char>(64);
   must(hipMemcpyAsync(target.get(), device, 64, hipMemcpyDeviceToHost));
@@ -201,6 +203,7 @@ TEST_F(Sanitizer, a_host_target_freed_before_its_copy_ran_is_reported) {
 }
 
 TEST_F(Sanitizer, a_host_range_freed_after_its_copy_is_no_mistake) {
+  follow_rules(hipsim::Rules::portable);
   auto source = std::make_unique<char[]>(64);
   auto target = std::make_unique<char[]>(64);
   char* device = device_array<char>(64);
@@ -262,6 +265,7 @@ TEST_F(Sanitizer, pinned_memory_is_open_to_the_host) {
 }
 
 TEST_F(Sanitizer, a_target_on_the_host_is_poisoned_until_its_copy_ran) {
+  follow_rules(hipsim::Rules::portable);
   hipStream_t stream = make_stream();
   int* device = device_copy(std::vector<int>{1, 2, 3, 4});
   int* pinned = pinned_array<int>(5);
@@ -289,6 +293,7 @@ TEST_F(Sanitizer, a_result_read_before_synchronising_is_stopped) {
 }
 
 TEST_F(Sanitizer, a_reset_leaves_nothing_of_the_host_poisoned) {
+  follow_rules(hipsim::Rules::portable);
   int* device = device_copy(std::vector<int>{42});
   std::vector<int> pageable(1);
   must(hipMemcpyAsync(pageable.data(), device, 4, hipMemcpyDeviceToHost));
@@ -328,6 +333,7 @@ TEST_F(Undefined, a_kernel_with_a_misaligned_pointer_is_reported_at_its_line) {
 }
 
 TEST_F(Sanitizer, a_target_stays_hidden_until_the_last_copy_to_it_has_run) {
+  follow_rules(hipsim::Rules::portable);
   int* const device = device_copy(std::vector<int>{1, 2, 3, 4});
   std::vector<int> host(4);
   hipStream_t first = make_stream(hipStreamNonBlocking);
@@ -345,6 +351,7 @@ TEST_F(Sanitizer, a_target_stays_hidden_until_the_last_copy_to_it_has_run) {
 
 /// A hidden target that begins in the middle of a granule was taken for one that is gone.
 TEST_F(Sanitizer, a_target_may_begin_anywhere) {
+  follow_rules(hipsim::Rules::portable);
   char* const device = device_copy(std::vector<char>(40, 'x'));
   for (std::size_t begin = 0; begin < 9; ++begin)
     for (std::size_t size = 1; size < 20; ++size) {

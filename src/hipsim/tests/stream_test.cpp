@@ -51,8 +51,7 @@ TEST_F(Stream, host_functions_run_in_order_among_kernels_and_copies) {
 TEST_F(Stream, lazy_work_waits_until_somebody_waits_for_it) {
   hipStream_t stream = make_stream();
   say(stream, "a");
-  int* device = device_array<int>(1);
-  must(hipFree(device));
+  device_array<int>(1);
   hipStream_t other = make_stream(hipStreamNonBlocking);
   must(hipStreamSynchronize(other));
   EXPECT_EQ(log, "");
@@ -441,6 +440,7 @@ TEST_F(Device, configurations_out_of_range_are_refused_and_change_nothing) {
   EXPECT_FALSE(accepts([](hipsim::Config& config) { config.warp_size = 16; }));
   EXPECT_FALSE(accepts([](hipsim::Config& config) { config.warp_size = 0; }));
   EXPECT_FALSE(accepts([](hipsim::Config& config) { config.num_devices = -1; }));
+  EXPECT_FALSE(accepts([](hipsim::Config& config) { config.rules = static_cast<hipsim::Rules>(2); }));
   EXPECT_EQ(hipsim::config().seed, 7u);
   EXPECT_EQ(hipsim::config().warp_size, 64);
   EXPECT_TRUE(accepts([](hipsim::Config& config) { config.warp_size = 32; }));

@@ -21,11 +21,19 @@ enum class Mode : std::uint8_t {
   eager,  ///< at once, in the call that queues it
 };
 
+/// Whose word counts where AMD and CUDA promise different things: README.md has a table of what differs.
+enum class Rules : std::uint8_t {
+  amd,       ///< what AMD documents for HIP
+  portable,  ///< the stricter of AMD and CUDA: what code has to keep to that is built for both
+};
+[[nodiscard]] const char* name(Rules rules);
+
 struct Config {
   /// Orders threads of a block between barriers, blocks of a grid, and ready streams, and chooses the junk in fresh
   /// memory. 0: the plain order, ascending.
   std::uint64_t seed = 0;
   Mode mode = Mode::lazy;
+  Rules rules = Rules::amd;
   int warp_size = 64;                                       ///< 32 or 64
   int num_devices = 1;                                      ///< 0: every call but the queries answers hipErrorNoDevice
   std::size_t device_memory_bytes = std::size_t{64} << 30;  ///< beyond it hipMalloc answers hipErrorOutOfMemory
@@ -42,7 +50,12 @@ struct Counters {
   std::int64_t launches = 0;     ///< kernels queued to run, each time a graph is launched, too; bytes likewise
   std::int64_t allocations = 0;  ///< device and pinned
   std::int64_t frees = 0;
-  std::int64_t synchronisations = 0;  ///< calls in which the host waits: synchronise calls, blocking copies and sets
+  /// Calls in which the host waits: synchronise calls, copies and sets that block (not those within device memory,
+  /// which return before they have run), and, by AMD's rules, frees.
+  std::int64_t synchronisations = 0;
+  /// Calls of hipMemcpyAsync that queue a copy to or from pageable memory: each makes the host wait, or stage. Copies
+  /// that are captured are not counted.
+  std::int64_t pageable_copies = 0;
   std::int64_t host_to_device_bytes = 0;
   std::int64_t device_to_host_bytes = 0;
   std::int64_t device_to_device_bytes = 0;
@@ -74,8 +87,8 @@ bool clear_fault();
 struct Report {
   enum Kind : std::uint8_t {
     leak,                 ///< not freed at hipDeviceReset or process end
-    free_while_queued,    ///< freed while work that uses it is queued
-    source_changed,       ///< a pageable source was rewritten before its copy ran
+    free_while_queued,    ///< freed while work that uses it is queued: by portable rules, AMD's free waits for it
+    source_changed,       ///< a pageable source was rewritten before its copy ran: likewise
     freed_host_memory,    ///< a host range of a copy was freed before the copy ran (AddressSanitizer knows)
     barrier_not_reached,  ///< threads of a block wait at a barrier that others have left out or exited past
     call_in_kernel,       ///< the API was called from a kernel or a host function
