@@ -1,7 +1,8 @@
 // Goal:   the device builds what the CPU builds, copies nothing back, waits for nothing, allocates nothing, and
 //         whatever the order of threads, blocks and streams.
 // Method: text -> batch -> device builder of exactly the capacity needed, once for each way lengths reach the device
-//         and each of two schedules, the second drawn from schedule_seed; compared with the CPU path by element.
+//         and each of two schedules, the second drawn from schedule_seed, one by AMD's rules and one by the portable
+//         ones; compared with the CPU path by element.
 // Leaves out: several builds (fuzz_device_sequence), failing calls (fuzz_device_faults), races (the build with
 //         ThreadSanitizer).
 #include "fuzz/features.hpp"

@@ -121,12 +121,21 @@ Tiling tiling_of(std::uint64_t seed, const Capacity& capacity) {
   return {static_cast<std::int32_t>(std::min<std::int64_t>(items, attn::device::max_tile_items)), max_segments[choice]};
 }
 
+/// Half of the seeds each, whatever else a seed chooses.
+Rules rules_of(std::uint64_t seed) { return seed / 4 % 2 == 0 ? Rules::amd : Rules::portable; }
+Rules other(Rules rules) { return rules == Rules::amd ? Rules::portable : Rules::amd; }
+
 /// The order that forgives most first: what is queued runs at once, threads one after the other. Then what the seed
-/// says, as late as can be.
-std::array<Schedule, 2> schedules_of(const batchtext::Step& step) {
+/// says, as late as can be, by the rules that the seed says; where there is time, by the others as well.
+std::vector<Schedule> schedules_of(const batchtext::Step& step, bool thorough) {
   const auto seed = static_cast<std::uint64_t>(step.schedule_seed);
-  return {Schedule{.is_eager = true, .warp_size = 32},
-          Schedule{.seed = seed + 1, .warp_size = seed % 2 == 0 ? 64 : 32}};
+  const Rules rules = rules_of(seed);
+  std::vector<Schedule> schedules{
+      {.is_eager = true, .warp_size = 32, .rules = other(rules)},
+      {.seed = seed + 1, .warp_size = seed % 2 == 0 ? 64 : 32, .rules = rules},
+  };
+  if (thorough) schedules.push_back({.seed = seed + 1, .warp_size = seed % 2 == 0 ? 32 : 64, .rules = other(rules)});
+  return schedules;
 }
 
 std::string said(const attn::Error& error) { return attn::message(error); }
@@ -169,6 +178,10 @@ std::optional<Finding> check_costs(const Counts& before, const Counts& after, bo
   const std::int64_t waits = after.synchronisations - before.synchronisations;
   if (!may_wait || waits != 1)
     if (auto finding = finding_of("D2", where, properties::compare("synchronisations", waits, 0))) return finding;
+  if (auto finding = finding_of("D2", where,
+                                properties::compare("copies of memory that is not pinned",
+                                                    after.pageable_copies - before.pageable_copies, 0)))
+    return finding;
   set_invariant_in_progress("D3");
   return finding_of("D3", where, properties::compare("allocations", after.allocations - before.allocations, 0));
 }
@@ -198,7 +211,7 @@ tl::expected<Downloaded, Finding> build_once(const Subject& subject, std::uint64
 std::optional<Finding> check_builds(const batchtext::Step& step, LengthKind kind, const Scope& scope) {
   std::optional<Downloaded> first;
   auto tiling_seed = static_cast<std::uint64_t>(step.schedule_seed);
-  for (const Schedule& schedule : schedules_of(step)) {
+  for (const Schedule& schedule : schedules_of(step, scope.thorough)) {
     if (first && !scope.thorough && kind == LengthKind::host) break;
     follow(schedule);
     // Made anew for each, so that its upload is still under way when the build is queued.
@@ -305,7 +318,8 @@ class Sequence {
 
   std::optional<Finding> check() {
     if (buildable_.empty()) return std::nullopt;
-    follow({.seed = seed_, .is_eager = seed_ % 4 == 3, .warp_size = seed_ % 2 == 0 ? 64 : 32});
+    follow(
+        {.seed = seed_, .is_eager = seed_ % 4 == 3, .warp_size = seed_ % 2 == 0 ? 64 : 32, .rules = rules_of(seed_)});
     bits_ = (seed_ + 1) * 0x9e3779b97f4a7c15u;
     set_invariant_in_progress("D1");
     // Above two, a build may not wait though both sets of outputs are still to be written. With one in flight each
@@ -480,7 +494,8 @@ class Faults {
 
   std::optional<Finding> check() {
     if (!subject_->host() || subject_->is_too_large()) return std::nullopt;
-    follow({.seed = static_cast<std::uint64_t>(step_.schedule_seed)});
+    const auto seed = static_cast<std::uint64_t>(step_.schedule_seed);
+    follow({.seed = seed, .rules = rules_of(seed)});
     set_invariant_in_progress("D6");
     const auto capacity = attn::device::required_capacity(subject_->batch().host());
     if (!capacity) return unexpected_error("D6", "capacity", capacity.error());
@@ -622,6 +637,7 @@ std::optional<Finding> check_case(const batchtext::Case& parsed, const Scope& sc
   if (no_device()) return std::nullopt;
   const std::int64_t races_before = num_races();
   auto finding = check_all(parsed, scope);
+  if (finding && can_steer()) finding->difference += fmt::format(", by {} rules", name(followed_rules()));
   follow({});
   // First of all, since a race explains whatever else is wrong.
   if (num_races() != races_before)

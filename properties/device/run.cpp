@@ -112,6 +112,7 @@ DeviceBatch::~DeviceBatch() {
   stream_.reset();  // waits
   if (ready_ != nullptr) static_cast<void>(hipEventDestroy(ready_));
   if (data_ != nullptr) static_cast<void>(hipFree(data_));
+  if (staged_ != nullptr) static_cast<void>(hipHostFree(staged_));
 }
 
 void DeviceBatch::upload() {
@@ -123,8 +124,10 @@ void DeviceBatch::upload() {
   stream_ = std::make_unique<Stream>();
   require_hip(hipEventCreateWithFlags(&ready_, hipEventDisableTiming), "hipEventCreateWithFlags");
   require_hip(hipMalloc(&data_, bytes), "hipMalloc");
-  require_hip(hipMemcpyAsync(data_, device_values_.data(), bytes, hipMemcpyHostToDevice, stream_->get()),
-              "hipMemcpyAsync");
+  // Pinned: a copy of other memory would be there before the build is queued.
+  require_hip(hipHostMalloc(&staged_, bytes), "hipHostMalloc");
+  std::copy_n(device_values_.begin(), count, staged_);
+  require_hip(hipMemcpyAsync(data_, staged_, bytes, hipMemcpyHostToDevice, stream_->get()), "hipMemcpyAsync");
   require_hip(hipEventRecord(ready_, stream_->get()), "hipEventRecord");
   lengths_.data = data_;
   lengths_.kind = kind_ == LengthKind::exact ? attn::device::DeviceLengths::seq_lens

@@ -74,8 +74,8 @@ class DeviceBatch {
   [[nodiscard]] std::int32_t num_clamped() const { return num_clamped_; }
   [[nodiscard]] LengthKind kind() const { return kind_; }
 
-  /// Copies the lengths of all requests but padding to the device, on a stream of their own; `lengths().ready` is
-  /// recorded behind them.
+  /// Copies the lengths of all requests but padding to the device, on a stream of their own, which the host does not
+  /// wait for; `lengths().ready` is recorded behind them.
   void upload();
 
  private:
@@ -90,6 +90,7 @@ class DeviceBatch {
   std::int32_t num_clamped_ = 0;
   std::vector<std::int32_t> device_values_;
   std::unique_ptr<Stream> stream_;
+  std::int32_t* staged_ = nullptr;  ///< pinned
   std::int32_t* data_ = nullptr;
   hipEvent_t ready_ = nullptr;
   attn::device::DeviceLengths lengths_;

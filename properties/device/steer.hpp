@@ -12,13 +12,23 @@ namespace properties::device {
 /// Whether the runtime can be steered. Without, the functions below do nothing, and D2, D3, D5 and D6 are not held.
 [[nodiscard]] bool can_steer();
 
+/// Whose word counts where AMD and CUDA promise different things: src/hipsim/README.md has a table of what differs.
+enum class Rules : std::uint8_t {
+  amd,
+  portable,  ///< the stricter of the two
+};
+[[nodiscard]] constexpr std::string_view name(Rules rules) { return rules == Rules::amd ? "AMD's" : "portable"; }
+
 /// In which order threads, blocks and streams run, and when.
 struct Schedule {
   std::uint64_t seed = 0;  ///< 0: ascending
   bool is_eager = false;   ///< work runs when it is queued, not as late as the API allows
   int warp_size = 64;
+  Rules rules = Rules::amd;
 };
 void follow(const Schedule& schedule);
+/// The rules followed now.
+[[nodiscard]] Rules followed_rules();
 
 /// What calls of the API have asked for since the program began.
 struct Counts {
@@ -26,6 +36,7 @@ struct Counts {
   std::int64_t launches = 0;
   std::int64_t allocations = 0;
   std::int64_t synchronisations = 0;
+  std::int64_t pageable_copies = 0;  ///< asynchronous by name, of memory that is not pinned: the host waits, or stages
   std::int64_t host_to_device_bytes = 0;
   std::int64_t device_to_host_bytes = 0;
   std::int64_t live_allocations = 0;  ///< now

@@ -5,6 +5,7 @@ namespace properties::device {
 
 bool can_steer() { return false; }
 void follow(const Schedule&) {}
+Rules followed_rules() { return Rules::amd; }
 Counts counts() { return {}; }
 void fail_call(std::int64_t, hipError_t) {}
 void fail_some(int, std::uint64_t, hipError_t) {}

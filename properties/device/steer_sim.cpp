@@ -11,8 +11,11 @@ void follow(const Schedule& schedule) {
   config.seed = schedule.seed;
   config.mode = schedule.is_eager ? hipsim::Mode::eager : hipsim::Mode::lazy;
   config.warp_size = schedule.warp_size;
+  config.rules = schedule.rules == Rules::amd ? hipsim::Rules::amd : hipsim::Rules::portable;
   hipsim::configure(config);
 }
+
+Rules followed_rules() { return hipsim::config().rules == hipsim::Rules::amd ? Rules::amd : Rules::portable; }
 
 Counts counts() {
   const hipsim::Counters counted = hipsim::counters();
@@ -20,6 +23,7 @@ Counts counts() {
           counted.launches,
           counted.allocations,
           counted.synchronisations,
+          counted.pageable_copies,
           counted.host_to_device_bytes,
           counted.device_to_host_bytes,
           counted.live_allocations,

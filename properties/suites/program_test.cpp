@@ -245,6 +245,11 @@ TEST_F(Program, a_finding_of_the_device_path_is_reported_and_reduced) {
   for (const char* part : {"a.batch: FINDING D1: ", "context.token_to_batch",
                            "repeat:  attnfuzz check a.batch --device", "EXPECT_HOLDS_ON_DEVICE", "TEST_F(Device, "})
     EXPECT_TRUE(contains(checked.out, part)) << part << " in\n" << checked.out;
+  // The case says by whose rules the device runs, and the finding repeats it.
+  EXPECT_TRUE(contains(checked.out, ", by portable rules\n")) << checked.out;
+  write("b.batch", "attnfuzz 1\nschedule_seed 4\nbatch q2s4\nseq_lens_upper_bound 5\n");
+  const Outcome other = run({"check", "b.batch", "--device"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM);
+  EXPECT_TRUE(contains(other.out, ", by AMD's rules\n")) << other.out;
   EXPECT_EQ(run({"check", "a.batch"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM).exit_code, 0);
   const Outcome reduced =
       run({"reduce", "a.batch", "--device", "--seconds", "30"}, "", ATTNFUZZ_PLANTED_DEVICE_PROGRAM);
