@@ -206,7 +206,7 @@ attn::Config draw_config(Random& random) {
   if (random.chance(1)) config.window_left = 2147483647;
   using attn::ChunkPolicy;
   constexpr ChunkPolicy others[]{ChunkPolicy::mla, ChunkPolicy::mla, ChunkPolicy::none};
-  config.chunk_policy = random.chance(55) ? ChunkPolicy::packed : ChunkPolicy::equal_share;
+  config.chunk_policy = random.chance(60) ? ChunkPolicy::packed : ChunkPolicy::equal_share;
   if (random.chance(10)) config.chunk_policy = others[random.below(std::ssize(others))];
   // A page of the KV cache as a rule; small ones, so that small workspaces have room for several.
   if (random.chance(20)) config.chunk_alignment = random.pick({2, 3, 4, 8, 16, 16, 16, 64});
