@@ -1,5 +1,6 @@
 #include "runtime.hpp"
 #include "streams.hpp"
+#include "traps.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -95,6 +96,12 @@ const char* name(Report::Kind kind) {
       return "barrier not reached";
     case Report::call_in_kernel:
       return "call in kernel";
+    case Report::lanes_undecided:
+      return "lanes undecided";
+    case Report::division_by_zero:
+      return "division by zero";
+    case Report::endless_kernel:
+      return "endless kernel";
   }
   return "unknown";
 }
@@ -105,9 +112,11 @@ void report(Report::Kind kind, const std::string& text) {
   // The handler is the host's code, whoever runs now.
   const watch::Strand strand = watch::current_strand();
   if (sim.is_running) watch::become(sim.host_strand);
+  const bool was_gpu_thread = std::exchange(traps::is_gpu_thread, false);
   sim.is_reporting = true;
   (sim.handler != nullptr ? sim.handler : print_and_abort)({kind, text});
   sim.is_reporting = false;
+  traps::is_gpu_thread = was_gpu_thread;
   watch::become(strand);
 }
 
@@ -166,9 +175,10 @@ bool configure(const Config& config) {
   const bool is_mode = config.mode == Mode::lazy || config.mode == Mode::eager;
   const bool is_rules = config.rules == Rules::amd || config.rules == Rules::portable;
   if (sim.inside != nullptr || sim.is_reporting) return false;
-  if (!is_warp || !is_mode || !is_rules || config.num_devices < 0) return false;
+  if (!is_warp || !is_mode || !is_rules || config.num_devices < 0 || config.max_steps == 0) return false;
   claim();
   sim.queue.run_all();
+  traps::look_again();
   sim.config = config;
   sim.random.seed(config.seed);
   sim.num_fresh = 0;
@@ -245,6 +255,7 @@ void reset() {
   claim();
   sim.queue.drop();
   free_all(false);
+  traps::look_again();
   sim.config = {};
   sim.random.seed(0);
   sim.num_fresh = 0;

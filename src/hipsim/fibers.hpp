@@ -14,6 +14,7 @@ struct Fiber {
   void* registers[8]{};  ///< where it goes on, while it does not run
   detail::Current thread{};
   Stack* stack = nullptr;
+  void* const* base = nullptr;  ///< the frame of the function that runs threads: where a thread's calls begin
 };
 
 /// Makes it run `work` and `rest` in turn, as often as somebody goes on with it. False when there is no memory.
@@ -27,6 +28,8 @@ using Choose = Fiber* (*)(Place place);
 /// Stops the current fiber, lets `choose` say who goes on, and goes on with that. Comes back when somebody chooses the
 /// fiber that stopped.
 void stop(Place place, Choose choose);
+/// The stack of the current fiber is left for good, unless it is restarted.
+[[noreturn]] void leave(Fiber** to);
 /// Goes on with `to`, which is not the current fiber.
 void switch_to(Fiber& to);
 

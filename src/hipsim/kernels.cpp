@@ -2,10 +2,13 @@
 
 #include "fibers.hpp"
 #include "gpu_strands.hpp"
+#include "paths.hpp"
+#include "traps.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 namespace hipsim {
@@ -45,6 +48,10 @@ struct Thread {
   std::uint64_t value = 0;
   int source_lane = 0;
   detail::Met met;
+  paths::Trace trace;  ///< in block `traced_block`
+  std::uint64_t traced_block = 0;
+  paths::Path path;      ///< to the operation
+  bool is_step = false;  ///< it waits for its turn alone, and not to exchange something
   watch::Strand strand = nullptr;
 };
 
@@ -56,6 +63,9 @@ using Fibers = std::vector<Fiber*>;
 struct Barriers {
   char order[2]{};
 };
+
+/// Those of its warps, for lanes in lock step: new for each block, too.
+using WarpOrders = std::vector<std::uint64_t>;
 
 /// Those of a launch. New for each launch, so that launches are ordered by nothing but what orders their operations.
 struct Ends {
@@ -113,11 +123,24 @@ struct StrandPools {
   }
 };
 
-/// What a warp does next: which of its lanes meet.
-struct WarpOp {
-  std::uint32_t leader = 0;  ///< the lowest lane that waits
-  Place place;
-  Fibers lanes;
+/// A call in progress, as its caller left it: the address it returns to, and the caller's frame.
+struct Call {
+  paths::Address returns_to;
+  void* const* frame;
+};
+
+/// A warp in one block.
+struct Warp {
+  std::vector<Fibers> groups;  ///< its lanes that wait, those on one path together; scratch of complete_warp_ops
+  /// By the calls and loops of a path: the rounds in which lanes have met there last.
+  std::map<std::vector<std::uint64_t>, std::vector<std::uint64_t>> met;
+};
+
+/// Why a block is given up.
+struct Failure {
+  Report::Kind kind{};
+  std::string text;
+  const void* code = nullptr;  ///< where, when the text does not say it
 };
 
 /// Memory for HIP_DYNAMIC_SHARED, of exactly the size asked for.
@@ -141,15 +164,18 @@ struct Grid {
   const KernelLaunch* launch = nullptr;
   std::uint32_t num_threads = 0;
   std::vector<std::uint32_t> start_order;
-  std::vector<Thread> threads;   ///< by linear index
-  std::vector<Fiber> workers;    ///< what threads run on; none in the middle of one between blocks
-  Fibers order;                  ///< of this round; empty while one worker runs all threads
-  Fibers at_barrier;             ///< in the order they came, while there is no meeting
-  Place barrier;                 ///< of the first of them
-  Fibers elsewhere;              ///< those of them that wait at another barrier
-  Fibers in_warp_op;             ///< in the order they came, but for those that were left waiting
-  std::vector<WarpOp> warp_ops;  ///< by warp; scratch of complete_warp_ops
-  Fiber** scheduler = nullptr;   ///< goes on when the block has ended
+  std::vector<Thread> threads;  ///< by linear index
+  std::vector<Fiber> workers;   ///< what threads run on; none in the middle of one between blocks
+  Fibers order;                 ///< of this round; empty while one worker runs all threads
+  Fibers at_barrier;            ///< in the order they came, while there is no meeting
+  Place barrier;                ///< of the first of them
+  Fibers elsewhere;             ///< those of them that wait at another barrier
+  Fibers in_warp_op;            ///< in the order they came, but for those that were left waiting
+  std::vector<Warp> warps;
+  std::uint64_t num_blocks = 0;  ///< that have begun, of all launches
+  std::uint64_t steps_left = 0;  ///< of the block
+  Failure failure;
+  Fiber** scheduler = nullptr;  ///< goes on when the block has ended
   bool has_failed = false;
   bool is_watched = false;  ///< by a sanitizer
   bool is_line = true;      ///< y and z are 0 for all threads
@@ -159,6 +185,7 @@ struct Grid {
   watch::Strand host = nullptr;    ///< whoever schedules threads is the host, so that its lists are nobody else's
   std::unique_ptr<Ends> ends;
   std::unique_ptr<Barriers> barriers;
+  std::unique_ptr<WarpOrders> warp_orders;  ///< null when lanes are not in lock step
   std::size_t generation = 0;
   StrandPools pools;
   StrandPool* pool = nullptr;            ///< of the operation
@@ -196,23 +223,58 @@ bool is_same(const Place& a, const Place& b) {
   return a.file == b.file || (a.file != nullptr && b.file != nullptr && std::strcmp(a.file, b.file) == 0);
 }
 
-/// "0 to 31, 40": the threads whose place this is.
-std::string list_threads(const std::vector<Place>& place_of, const Place& place) {
+/// "0 to 31, 40"
+std::string text_of_threads(const std::vector<std::uint32_t>& ascending) {
   std::string text;
-  for (std::size_t first = 0; first < place_of.size(); ++first) {
-    if (!is_same(place_of[first], place)) continue;
+  for (std::size_t first = 0; first < ascending.size(); ++first) {
     std::size_t last = first;
-    while (last + 1 < place_of.size() && is_same(place_of[last + 1], place)) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(first);
-    if (last > first) text += " to " + std::to_string(last);
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(ascending[first]);
+    if (last > first) text += " to " + std::to_string(ascending[last]);
     first = last;
   }
   return text;
 }
 
+/// The threads whose place this is.
+std::string list_threads(const std::vector<Place>& place_of, const Place& place) {
+  std::vector<std::uint32_t> threads;
+  for (std::uint32_t thread = 0; thread < place_of.size(); ++thread)
+    if (is_same(place_of[thread], place)) threads.push_back(thread);
+  return text_of_threads(threads);
+}
+
+std::string list_threads(const Fibers& fibers) {
+  std::vector<std::uint32_t> threads;
+  for (const Fiber* fiber : fibers) threads.push_back(fiber->thread.linear);
+  std::sort(threads.begin(), threads.end());
+  return "threads " + text_of_threads(threads);
+}
+
 std::string text_of_block() {
   return std::string{"kernel "} + grid.launch->name + " (launched at " + text_of(grid.launch->place) + "), block " +
          text_of_index(detail::block_idx);
+}
+
+/// The block is given up; to be followed by a way to the scheduler.
+bool fail(Report::Kind kind, const std::string& what, const void* code = nullptr) {
+  traps::is_gpu_thread = false;
+  grid.has_failed = true;
+  grid.failure = {kind, text_of_block() + ": " + what, code};
+  return false;
+}
+
+/// Takes steps off those that the block may pass; false when it has passed too many.
+bool count_steps(std::uint64_t count, const void* code = nullptr) {
+  if (grid.steps_left > count) {
+    grid.steps_left -= count;
+    return true;
+  }
+  const std::string where = code == nullptr ? ", the last of them at " + text_of(walk.place) : "";
+  return fail(Report::endless_kernel,
+              "the block has passed " + std::to_string(runtime().config.max_steps) + " points and not ended; thread " +
+                  std::to_string(linear_index()) + " was the last to run" + (walk.place.file != nullptr ? where : ""),
+              code);
 }
 
 /// Threads of the block wait at barriers, and not all at the same.
@@ -268,35 +330,99 @@ void complete_warp_op(const Fibers& lanes) {
   }
 }
 
-/// Warp by warp, and in each at one place: the first line in the file where the lowest lane waits. The others wait on:
-/// as a rule those that go on come to them, for a warp is together again behind a branch.
-void complete_warp_ops() {
-  const auto warp_size = static_cast<std::uint32_t>(detail::warp_size);
-  const auto place_of = [](const Fiber* fiber) -> const Place& { return grid.threads[fiber->thread.linear].place; };
-  grid.warp_ops.assign((grid.num_threads + warp_size - 1) / warp_size, {grid.num_threads, nowhere, {}});
-  const auto op_of = [=](const Fiber* fiber) -> WarpOp& { return grid.warp_ops[fiber->thread.linear / warp_size]; };
-  for (const Fiber* fiber : grid.in_warp_op) {
-    WarpOp& op = op_of(fiber);
-    if (fiber->thread.linear > op.leader) continue;
-    op.leader = fiber->thread.linear;
-    op.place = place_of(fiber);
+// ---- which lanes meet -----------------------------------------------------------------------------------------------
+
+Thread& thread_on(const Fiber* fiber) { return grid.threads[fiber->thread.linear]; }
+
+Warp& warp_of(const Fiber* fiber) {
+  return grid.warps[fiber->thread.linear / static_cast<std::uint32_t>(detail::warp_size)];
+}
+
+/// Puts a lane that waits to those of its warp that are on the same path.
+void add_to_group(Fiber* fiber) {
+  std::vector<Fibers>& groups = warp_of(fiber).groups;
+  const paths::Path& path = thread_on(fiber).path;
+  const auto is_there = [&](const Fibers& group) { return thread_on(group[0]).path.words == path.words; };
+  const auto found = std::find_if(groups.begin(), groups.end(), is_there);
+  (found != groups.end() ? *found : groups.emplace_back()).push_back(fiber);
+}
+
+/// The group that none of the others can still come to; null when that cannot be told.
+const Fibers* choose_group(const std::vector<Fibers>& groups) {
+  const Fibers* chosen = &groups[0];
+  for (const Fibers& group : groups) {
+    const Thread& one = thread_on(group[0]);
+    const Thread& other = thread_on((*chosen)[0]);
+    const paths::Order order = paths::compare(one.path, other.path);
+    if (order == paths::Order::before) chosen = &group;
+    if (order != paths::Order::unknown || one.is_step || other.is_step) continue;
+    fail(Report::lanes_undecided, list_threads(*chosen) + " wait at the warp operation at " + text_of(other.place) +
+                                      ", " + list_threads(group) + " at the one at " + text_of(one.place) +
+                                      ", and who goes first cannot be told");
+    return nullptr;
   }
-  for (const Fiber* fiber : grid.in_warp_op) {
-    WarpOp& op = op_of(fiber);
-    const Place& place = place_of(fiber);
-    if (place.line < op.place.line && is_same({place.file, op.place.line}, op.place)) op.place = place;
+  return chosen;
+}
+
+/// Writes down that the lanes meet; false when others of their warp have met there before, in this round or a later
+/// one.
+bool note_meeting(const Fibers& lanes) {
+  const Thread& thread = thread_on(lanes[0]);
+  std::vector<std::uint64_t> calls;
+  std::vector<std::uint64_t> rounds;
+  const std::vector<std::uint64_t>& words = thread.path.words;
+  for (std::size_t at = 0; at < words.size();) {
+    calls.insert(calls.end(), {words[at], words[at + 1]});
+    const std::size_t end = at + 2 + 2 * words[at + 1];
+    for (at += 2; at < end; at += 2) {
+      calls.push_back(words[at]);
+      rounds.push_back(words[at + 1]);
+    }
   }
-  std::size_t num_left = 0;
-  for (Fiber* fiber : grid.in_warp_op) {
-    WarpOp& op = op_of(fiber);
-    if (is_same(place_of(fiber), op.place))
-      op.lanes.push_back(fiber);
-    else
-      grid.in_warp_op[num_left++] = fiber;
+  const auto [met, is_first] = warp_of(lanes[0]).met.try_emplace(std::move(calls), rounds);
+  if (is_first) return true;
+  if (rounds <= met->second)
+    return fail(Report::lanes_undecided, list_threads(lanes) + " come late to the warp operation at " +
+                                             text_of(thread.place) +
+                                             ": lanes of their warp have met there without them");
+  met->second = std::move(rounds);
+  return true;
+}
+
+/// Whether the lanes go on in this round: warps in lock step are not in step with each other.
+bool may_go_on(const Fibers& lanes) {
+  if (runtime().config.seed == 0 || !thread_on(lanes[0]).is_step) return true;
+  return runtime().random.below(2) == 0;
+}
+
+/// The lanes go on; false when they came late.
+bool release_lanes(const Fibers& lanes) {
+  if (thread_on(lanes[0]).is_step)
+    grid.order.insert(grid.order.end(), lanes.begin(), lanes.end());
+  else if (note_meeting(lanes))
+    complete_warp_op(lanes);
+  else
+    return false;
+  return true;
+}
+
+/// Of each warp one group goes on; the others wait on. False when that cannot be told.
+bool complete_warp_ops() {
+  for (Fiber* fiber : grid.in_warp_op) add_to_group(fiber);
+  grid.in_warp_op.clear();
+  bool is_known = true;
+  for (Warp& warp : grid.warps) {
+    if (warp.groups.empty()) continue;
+    const Fibers* chosen = is_known ? choose_group(warp.groups) : nullptr;
+    is_known = chosen != nullptr;
+    if (chosen != nullptr && !may_go_on(*chosen)) chosen = nullptr;
+    for (const Fibers& group : warp.groups)
+      if (&group != chosen) grid.in_warp_op.insert(grid.in_warp_op.end(), group.begin(), group.end());
+    if (chosen != nullptr) is_known = release_lanes(*chosen);
+    warp.groups.clear();
   }
-  grid.in_warp_op.resize(num_left);
-  for (const WarpOp& op : grid.warp_ops)
-    if (!op.lanes.empty()) complete_warp_op(op.lanes);
+  // By chance nobody may have gone on.
+  return is_known && (!grid.order.empty() || complete_warp_ops());
 }
 
 // ---- who runs when --------------------------------------------------------------------------------------------------
@@ -355,7 +481,7 @@ bool begin_round() {
   } else {
     grid.order.clear();
     if (!grid.in_warp_op.empty()) {
-      complete_warp_ops();
+      if (!complete_warp_ops()) return false;
     } else if (grid.at_barrier.empty()) {
       return false;
     } else if (!open_barrier()) {
@@ -363,6 +489,7 @@ bool begin_round() {
       return false;
     }
   }
+  if (!count_steps(grid.order.size())) return false;
   if (runtime().config.seed != 0) shuffle(grid.order, runtime().random);
   walk.last = grid.order.data() + grid.order.size() - 1;
   return true;
@@ -370,12 +497,14 @@ bool begin_round() {
 
 /// The current thread has stopped, and is where it belongs.
 Fiber* go_on() {
-  if (walk.turn != walk.last) return fibers::go_on_with(walk.turn + 1);
-  return fibers::go_on_with(begin_round() ? grid.order.data() : grid.scheduler);
+  Fiber** const next = walk.turn != walk.last ? walk.turn + 1 : begin_round() ? grid.order.data() : grid.scheduler;
+  traps::is_gpu_thread = next != grid.scheduler;
+  return fibers::go_on_with(next);
 }
 
 /// At a barrier, or at its end.
 Fiber* arrive(Place place) {
+  traps::is_gpu_thread = false;
   if (grid.order.empty()) {
     if (is_same(place, ended)) return fibers::go_on_with(grid.scheduler);
     spread_out();
@@ -391,6 +520,7 @@ Fiber* arrive(Place place) {
 }
 
 Fiber* arrive_at_warp_op(Place place) {
+  traps::is_gpu_thread = false;
   if (grid.order.empty()) spread_out();
   disperse();
   grid.threads[linear_index()].place = place;
@@ -399,27 +529,123 @@ Fiber* arrive_at_warp_op(Place place) {
 }
 
 /// A worker's work: the threads of a block up to the first that stops, or one thread.
-void run_threads() { grid.launch->work.run(grid.launch->work.call); }
+void run_threads() {
+  // Where the frame of what is called next is, too: this one is left before.
+  (*walk.turn)->base = static_cast<void* const*>(__builtin_frame_address(0));
+  traps::is_gpu_thread = true;
+  grid.launch->work.run(grid.launch->work.call);
+}
 void rest() { return grid.is_watched ? fibers::stop(ended, arrive) : fibers::hipsim_walk_on(ended); }
 
-const detail::Met& wait_for_warp(const Place& place, std::uint64_t value, int source_lane) {
-  Thread& thread = grid.threads[linear_index()];
-  thread.value = value;
-  thread.source_lane = source_lane;
-  fibers::stop(place, arrive_at_warp_op);
-  return thread.met;
+/// With ThreadSanitizer and lanes in lock step: what lanes of the warp have done comes before what the current thread
+/// does.
+void take_turn() {
+  if (grid.warp_orders == nullptr) return;
+  watch::acquire(&(*grid.warp_orders)[linear_index() / static_cast<std::uint32_t>(detail::warp_size)]);
 }
+/// And what the current thread has done comes before what others do.
+void leave_turn() {
+  if (grid.warp_orders == nullptr) return;
+  watch::release(&(*grid.warp_orders)[linear_index() / static_cast<std::uint32_t>(detail::warp_size)]);
+}
+
+/// While one of these lives, the current thread does the runtime's work: as the host, so that what the runtime keeps is
+/// no thread's. Lanes in lock step are ordered by it with the others of their warp.
+class RuntimesWork {
+ public:
+  RuntimesWork() {
+    traps::is_gpu_thread = false;
+    if (!watch::has_thread_sanitizer()) return;
+    strand_ = grid.threads[linear_index()].strand;
+    leave_turn();
+    watch::become(grid.host);
+  }
+  ~RuntimesWork() {
+    if (watch::has_thread_sanitizer()) {
+      watch::become(strand_);
+      take_turn();
+    }
+    traps::is_gpu_thread = true;
+  }
+  RuntimesWork(const RuntimesWork&) = delete;
+  RuntimesWork& operator=(const RuntimesWork&) = delete;
+
+ private:
+  watch::Strand strand_ = nullptr;
+};
 
 /// Waits at a barrier, with a sanitizer.
 [[gnu::noinline]] void wait_watched(Place place) {
   if (!watch::has_thread_sanitizer()) return fibers::stop(place, arrive);
   char* const order = &grid.barriers->order[grid.generation % 2];
-  const watch::Strand strand = grid.threads[linear_index()].strand;
   watch::release(order);
-  watch::become(grid.host);
-  fibers::stop(place, arrive);
-  watch::become(strand);
+  {
+    const RuntimesWork work;
+    fibers::stop(place, arrive);
+  }
   watch::acquire(order);
+}
+
+/// The block has failed: nothing of it goes on.
+[[noreturn]] void give_up() {
+  watch::become(grid.host);
+  fibers::leave(grid.scheduler);
+}
+
+/// What the current thread has passed in this block.
+paths::Trace& current_trace() {
+  Thread& thread = grid.threads[linear_index()];
+  if (std::exchange(thread.traced_block, grid.num_blocks) != grid.num_blocks) thread.trace.clear();
+  return thread.trace;
+}
+
+/// The current thread waits for others of its warp, after a call from its kernel.
+void wait_for_warp(const Call& call, Place place, bool is_step) {
+  Thread& thread = grid.threads[linear_index()];
+  current_trace().read(call.returns_to, call.frame, (*walk.turn)->base, thread.path);
+  thread.is_step = is_step;
+  if (!is_step && thread.path.trouble != paths::Trouble::none) return;
+  fibers::stop(place, arrive_at_warp_op);
+  traps::is_gpu_thread = false;
+}
+
+[[noreturn]] void fail_undecided(const Place& place, const char* why) {
+  fail(Report::lanes_undecided, "thread " + std::to_string(linear_index()) + " is at the warp operation at " +
+                                    text_of(place) + ", and which lanes it meets there cannot be told: " + why);
+  give_up();
+}
+
+const char* text_of(paths::Trouble trouble) {
+  switch (trouble) {
+    case paths::Trouble::none:
+      break;
+    case paths::Trouble::no_frames:
+      return "a function between the kernel and it was compiled without frame pointers; link the CMake target "
+             "hipsim::hipsim there";
+    case paths::Trouble::untraced_loop:
+      return "it is in a loop, of a function that does not tell its rounds; hipsim_trace_control_flow(TARGET) in CMake "
+             "makes it tell them";
+    case paths::Trouble::unreadable_code:
+      return "a jump through a table is on the way; hipsim_trace_control_flow(TARGET) in CMake makes it a plain one";
+  }
+  return "";
+}
+
+/// The current thread has come to the block at `call`, or to an access within it.
+void pass_point(const Call& call, bool is_block) {
+  // A function without a frame, or the host's code that a report calls.
+  void* const* const base = (*walk.turn)->base;
+  if (call.frame > base || static_cast<const void*>(call.frame) < static_cast<const void*>(&call)) return;
+  const RuntimesWork work;
+  if (is_block) current_trace().note(call.returns_to, call.frame);
+  if (!count_steps(1, reinterpret_cast<const void*>(call.returns_to))) give_up();
+  if (runtime().config.lockstep) wait_for_warp(call, nowhere, true);
+}
+
+void divide_by_zero(const void* at) {
+  fail(Report::division_by_zero,
+       "thread " + std::to_string(linear_index()) + " divides by zero, or the lowest number by -1", at);
+  give_up();
 }
 
 PooledStrand& pooled_strand_of(std::uint32_t linear) {
@@ -455,15 +681,17 @@ void choose_strands(std::uint64_t block, Random& random) {
   }
 }
 
-/// Threads that will never go on.
+/// Threads that will never go on: each may be in the middle of something, and so is what ThreadSanitizer knows of it.
 void abandon_threads() {
-  for (Fiber* fiber : grid.at_barrier) {
-    fibers::restart(*fiber);
-    // As the stack, it is in the middle of something.
-    if (watch::has_thread_sanitizer()) end_pooled(pooled_strand_of(fiber->thread.linear));
-  }
+  for (Fiber& worker : grid.workers) fibers::restart(worker);
+  for (std::uint32_t i = 0; watch::has_thread_sanitizer() && i < grid.strands_of_block; ++i)
+    end_pooled(grid.pool->strands[grid.first_of_block + i]);
   grid.at_barrier.clear();
   grid.elsewhere.clear();
+  grid.in_warp_op.clear();
+  const Failure failure = std::exchange(grid.failure, {});
+  if (failure.text.empty()) return;
+  report(failure.kind, failure.text + (failure.code != nullptr ? ", " + watch::place_of_code(failure.code) : ""));
 }
 
 void renew_shared_memory() {
@@ -485,10 +713,16 @@ bool run_block() {
   detail::cursor.end = grid.num_threads;
   if (runtime().config.seed != 0) shuffle(grid.start_order, runtime().random);
   renew_shared_memory();
-  if (watch::has_thread_sanitizer()) grid.barriers = std::make_unique<Barriers>();
+  if (watch::has_thread_sanitizer()) {
+    grid.barriers = std::make_unique<Barriers>();
+    if (runtime().config.lockstep) grid.warp_orders = std::make_unique<WarpOrders>(grid.warps.size());
+  }
   grid.order.clear();
   if (grid.workers.empty()) make_worker();
   grid.workers[0].thread = {};
+  ++grid.num_blocks;
+  grid.steps_left = runtime().config.max_steps;
+  for (Warp& warp : grid.warps) warp.met.clear();
   fibers::switch_to(grid.workers[0]);
   if (grid.has_failed) abandon_threads();
   return !grid.has_failed;
@@ -530,9 +764,11 @@ bool for_each_block(std::uint64_t count, Visit visit) {
 }  // namespace
 
 void detail::begin_thread(std::uint32_t at) {
+  traps::is_gpu_thread = true;
   cursor.at = at;
   current = thread_of(grid.start_order[at]);
   if (!watch::has_thread_sanitizer()) return;
+  traps::is_gpu_thread = false;
   // The stack below here held the frames of a thread that this one is not ordered behind.
   fibers::forget_frames_below(__builtin_frame_address(0));
   const std::uint32_t linear = linear_index();
@@ -547,11 +783,15 @@ void detail::begin_thread(std::uint32_t at) {
   grid.threads[linear].strand = pooled.strand;
   watch::become(pooled.strand);
   watch::acquire(&grid.ends->start);
+  take_turn();
+  traps::is_gpu_thread = true;
 }
 
 void detail::end_thread() {
+  traps::is_gpu_thread = false;
   if (!watch::has_thread_sanitizer()) return;
   watch::release(&grid.ends->end);
+  leave_turn();
   watch::become(grid.host);
 }
 
@@ -566,14 +806,50 @@ void detail::barrier(Place place) {
   return grid.is_watched ? wait_watched(place) : fibers::hipsim_walk_on(place);
 }
 
-detail::Met detail::meet(std::uint64_t value, int source_lane, Place place) {
-  if (!watch::has_thread_sanitizer()) return wait_for_warp(place, value, source_lane);
-  const watch::Strand strand = grid.threads[linear_index()].strand;
-  watch::become(grid.host);
-  const Met met = wait_for_warp(place, value, source_lane);
-  watch::become(strand);
-  return met;
+detail::Met detail::meet(std::uint64_t value, int source_lane, Place place, bool keeps_calls) {
+  const auto* const frame = static_cast<void* const*>(__builtin_frame_address(0));
+  const RuntimesWork work;
+  if (!keeps_calls)
+    fail_undecided(place, "its file was compiled without hipsim's options; link the CMake target hipsim::hipsim there");
+  Thread& thread = grid.threads[linear_index()];
+  thread.value = value;
+  thread.source_lane = source_lane;
+  wait_for_warp({reinterpret_cast<paths::Address>(frame[1]), static_cast<void* const*>(frame[0])}, place, false);
+  if (thread.path.trouble != paths::Trouble::none) fail_undecided(place, text_of(thread.path.trouble));
+  return thread.met;
 }
+
+void detail::count_step() {
+  if (traps::is_gpu_thread && !count_steps(1, __builtin_return_address(0))) give_up();
+}
+
+// What an instrumented kernel calls at each block, and before each access to memory. The frame is the kernel's: it was
+// compiled with frame pointers.
+extern "C" __attribute__((noinline)) void hipsim_trace_block() {
+  if (!traps::is_gpu_thread) return;
+  const auto* const frame = static_cast<void* const*>(__builtin_frame_address(0));
+  pass_point({reinterpret_cast<paths::Address>(frame[1]), static_cast<void* const*>(frame[0])}, true);
+}
+extern "C" __attribute__((noinline)) void hipsim_trace_access() {
+  if (!traps::is_gpu_thread || !runtime().config.lockstep) return;
+  const auto* const frame = static_cast<void* const*>(__builtin_frame_address(0));
+  pass_point({reinterpret_cast<paths::Address>(frame[1]), static_cast<void* const*>(frame[0])}, false);
+}
+// For files of an instrumented target that do not include <hip/hip_runtime.h>: they have no kernels.
+#define HIPSIM_NO_KERNEL(name) \
+  extern "C" __attribute__((weak)) void name() {}
+HIPSIM_NO_KERNEL(__sanitizer_cov_trace_pc)
+HIPSIM_NO_KERNEL(__sanitizer_cov_load1)
+HIPSIM_NO_KERNEL(__sanitizer_cov_load2)
+HIPSIM_NO_KERNEL(__sanitizer_cov_load4)
+HIPSIM_NO_KERNEL(__sanitizer_cov_load8)
+HIPSIM_NO_KERNEL(__sanitizer_cov_load16)
+HIPSIM_NO_KERNEL(__sanitizer_cov_store1)
+HIPSIM_NO_KERNEL(__sanitizer_cov_store2)
+HIPSIM_NO_KERNEL(__sanitizer_cov_store4)
+HIPSIM_NO_KERNEL(__sanitizer_cov_store8)
+HIPSIM_NO_KERNEL(__sanitizer_cov_store16)
+#undef HIPSIM_NO_KERNEL
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 
@@ -636,6 +912,9 @@ bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
   // Not the runtime's: with ThreadSanitizer and without, a seed gives the same schedule.
   Random strands;
   if (watch::has_thread_sanitizer()) draw_strands(strands);
+  const auto warp_size = static_cast<std::uint32_t>(detail::warp_size);
+  grid.warps.resize((grid.num_threads + warp_size - 1) / warp_size);
+  traps::catch_divisions(divide_by_zero);
   const std::uint64_t num_blocks = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   const bool went_well = for_each_block(num_blocks, [&](std::uint64_t block) {
     if (watch::has_thread_sanitizer()) choose_strands(block, strands);
@@ -643,6 +922,7 @@ bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
     return run_block();
   });
   grid.barriers.reset();
+  grid.warp_orders.reset();
   grid.shared.release();
   if (watch::has_thread_sanitizer()) {
     watch::become(strand);

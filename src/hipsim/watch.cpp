@@ -1,7 +1,10 @@
 #include "watch.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 extern "C" {
@@ -17,6 +20,7 @@ __attribute__((weak)) void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 __attribute__((weak)) void __tsan_set_fiber_name(void* fiber, const char* name);
 __attribute__((weak)) void __tsan_acquire(void* order);
 __attribute__((weak)) void __tsan_release(void* order);
+__attribute__((weak)) void __sanitizer_symbolize_pc(void* at, const char* format, char* out, std::size_t size);
 // Made for managed heaps: the only calls that make ThreadSanitizer forget who touched a range.
 __attribute__((weak)) void __tsan_java_init(std::uintptr_t heap, std::uintptr_t size);
 __attribute__((weak)) void __tsan_java_alloc(std::uintptr_t at, std::uintptr_t size);
@@ -75,6 +79,22 @@ bool is_gone(const void* at, std::size_t size) {
     if (is_short || (value > partly && value != by_hand)) return true;
   }
   return false;
+}
+
+std::string place_of_code(const void* at) {
+  char text[1024] = {};
+  // It is made for addresses that calls return to.
+  if (__sanitizer_symbolize_pc != nullptr)
+    __sanitizer_symbolize_pc(const_cast<char*>(static_cast<const char*>(at)) + 1, "in %f %s:%l", text, sizeof text);
+  const bool is_known = text[0] != '\0' && std::strstr(text, ":0") == nullptr && std::strstr(text, "??") == nullptr &&
+                        std::strstr(text, "<null>") == nullptr;
+  if (is_known) return text;
+  Dl_info info{};
+  if (dladdr(at, &info) == 0 || info.dli_fname == nullptr) return "at an unknown address";
+  const auto offset = static_cast<const char*>(at) - static_cast<const char*>(info.dli_fbase);
+  std::snprintf(text, sizeof text, "at %s+0x%tx%s%s", info.dli_fname, offset, info.dli_sname != nullptr ? " in " : "",
+                info.dli_sname != nullptr ? info.dli_sname : "");
+  return text;
 }
 
 void leave_stack(void** fake, const void* low, std::size_t size) {

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
-// Weak: there when the program is linked with the sanitizer. Of AddressSanitizer's it is the one that nobody else defines:
-// AFL++ has substitutes of its own for those that poison.
+// Weak: there when the program is linked with the sanitizer. Of AddressSanitizer's it is the one that nobody else
+// defines: AFL++ has substitutes of its own for those that poison.
 extern "C" {
 __attribute__((weak)) void __asan_get_shadow_mapping(std::size_t* scale, std::size_t* offset);
 __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
@@ -26,6 +27,12 @@ void unpoison(const void* at, std::size_t size);
 [[nodiscard]] bool is_poisoned(const void* at, std::size_t size);
 /// Whether a byte of the range must not be touched for another reason than `poison`: it was freed, or never there.
 [[nodiscard]] bool is_gone(const void* at, std::size_t size);
+
+// ---- code -----------------------------------------------------------------------------------------------------------
+
+/// "in function file:line" for an instruction, when the program's sanitizer knows; else "at program+0x1234", with the
+/// function where it is known, for addr2line.
+[[nodiscard]] std::string place_of_code(const void* at);
 
 // ---- stacks ---------------------------------------------------------------------------------------------------------
 

@@ -48,10 +48,15 @@ __global__ void with_barriers(std::uint32_t* out) {
   out[i] = values[(barriers + 1) % 2][i];
 }
 
-/// Sums over 32 lanes in five steps, whatever the size of a warp.
+/// Sums over 32 lanes in five steps, whatever the size of a warp. Without a loop, in which hipsim would want the kernel
+/// to tell its blocks, and the other kernels with it.
 __global__ void with_shuffles(std::uint32_t* out) {
   std::uint32_t sum = threadIdx.x;
-  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor(sum, mask);
+  sum += __shfl_xor(sum, 16);
+  sum += __shfl_xor(sum, 8);
+  sum += __shfl_xor(sum, 4);
+  sum += __shfl_xor(sum, 2);
+  sum += __shfl_xor(sum, 1);
   out[threadIdx.x] = sum;
 }
 

@@ -15,7 +15,7 @@ int __tsan_get_report_mop(void* report, unsigned long index, int* tid, void** at
                           void** trace, unsigned long trace_size);
 void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, unsigned long size);
 }
-#define HIPSIM_TEST_UNWATCHED __attribute__((no_sanitize("thread")))
+#define HIPSIM_TEST_UNWATCHED __attribute__((no_sanitize("thread"), no_sanitize("coverage")))
 #else
 #define HIPSIM_TEST_UNWATCHED
 #endif
@@ -383,6 +383,66 @@ TEST_F(Race, more_streams_than_can_be_told_apart_are_no_secret) {
   for (int i = 0; i < 260; ++i) make_stream();
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(contains(said, "hipsim: more than 250 streams")) << said;
+}
+
+// ---- within a warp in lock step -------------------------------------------------------------------------------------
+
+constexpr std::uint32_t warp_threads = 32;
+
+/// `distance` away is another lane of the same warp, or of another.
+__global__ void read_at_a_distance(int* out, unsigned int distance, bool waits) {
+  __shared__ volatile int values[2 * warp_threads];
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  if (waits) __syncthreads();
+  out[threadIdx.x] = values[threadIdx.x ^ distance];
+}
+
+/// Between meetings as well.
+__global__ void read_between_votes(int* out, unsigned int distance) {
+  __shared__ volatile int values[2 * warp_threads];
+  values[threadIdx.x] = __any(1);
+  const int votes = __any(values[threadIdx.x ^ distance]);
+  values[threadIdx.x] = votes;
+  out[threadIdx.x] = votes;
+}
+
+template <class Launch>
+void launch_in_warps(bool lockstep, Launch launch) {
+  hipsim::Config config = hipsim::config();
+  config.warp_size = warp_threads;
+  config.lockstep = lockstep;
+  EXPECT_TRUE(hipsim::configure(config));
+  launch(device_array<int>(2 * warp_threads));
+}
+
+TEST_F(Race, lanes_in_lock_step_are_ordered_and_others_are_not) {
+  for (const unsigned int distance : {1u, warp_threads - 1, warp_threads, 2 * warp_threads - 1}) {
+    for (const bool lockstep : {false, true}) {
+      for (const bool votes : {false, true}) {
+        SCOPED_TRACE(distance);
+        const bool is_race = !lockstep || distance >= warp_threads;
+        for_all_schedules(
+            [&] {
+              launch_in_warps(lockstep, [&](int* out) {
+                if (votes)
+                  hipLaunchKernelGGL(read_between_votes, dim3(1), dim3(2 * warp_threads), 0, nullptr, out, distance);
+                else
+                  hipLaunchKernelGGL(read_at_a_distance, dim3(1), dim3(2 * warp_threads), 0, nullptr, out, distance,
+                                     false);
+              });
+            },
+            is_race);
+      }
+    }
+  }
+}
+
+TEST_F(Race, a_barrier_orders_warps_in_lock_step_too) {
+  expect_silence([] {
+    launch_in_warps(true, [](int* out) {
+      hipLaunchKernelGGL(read_at_a_distance, dim3(1), dim3(2 * warp_threads), 0, nullptr, out, warp_threads + 3u, true);
+    });
+  });
 }
 
 // ---- between streams ------------------------------------------------------------------------------------------------

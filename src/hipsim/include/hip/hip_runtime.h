@@ -13,6 +13,44 @@
 #include <type_traits>
 #include <utility>
 
+// ---- what the compiler is told
+// ---------------------------------------------------------------------------------------
+
+/// 1 when hipsim's CMake target has compiled this file: with frame pointers, and without merging or copying calls. What
+/// lanes of a warp tell each other is reported as undecided where it is 0.
+#ifndef HIPSIM_KEEPS_CALLS
+#define HIPSIM_KEEPS_CALLS 0
+#endif
+
+#if defined(__clang__)
+#define HIPSIM_CONVERGENT __attribute__((convergent, nomerge))
+#else
+#define HIPSIM_CONVERGENT
+#endif
+
+// hipsim_trace_control_flow() of hipsim's CMake. The compiler's calls go to names of hipsim's own: libFuzzer and the
+// sanitizers have functions of the others.
+#if defined(HIPSIM_TRACES)
+asm(".set __sanitizer_cov_trace_pc, hipsim_trace_block");
+#define HIPSIM_REDIRECT(size)                                     \
+  asm(".set __sanitizer_cov_load" #size ", hipsim_trace_access"); \
+  asm(".set __sanitizer_cov_store" #size ", hipsim_trace_access");
+HIPSIM_REDIRECT(1)
+HIPSIM_REDIRECT(2)
+HIPSIM_REDIRECT(4)
+HIPSIM_REDIRECT(8)
+HIPSIM_REDIRECT(16)
+#undef HIPSIM_REDIRECT
+#endif
+
+/// An instruction that does nothing. Who reads the code of a kernel that was inlined in the loop over its threads sees
+/// there that the next thread's code is not this one's.
+#if defined(__x86_64__)
+#define HIPSIM_THREAD_ENDS asm volatile(".byte 0x0f, 0x1f, 0x80, 0x68, 0x69, 0x70, 0x73")
+#else
+#define HIPSIM_THREAD_ENDS static_cast<void>(0)
+#endif
+
 // ---- the words of the language --------------------------------------------------------------------------------------
 
 #define __host__
@@ -60,8 +98,12 @@ extern dim3 block_dim;
 extern dim3 grid_dim;
 extern int warp_size;
 
-#if defined(__clang__)
+#if defined(__clang__) && defined(HIPSIM_TRACES)
+#define HIPSIM_UNWATCHED __attribute__((no_sanitize("thread"), no_sanitize("coverage"), noinline))
+#elif defined(__clang__)
 #define HIPSIM_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
+#elif defined(HIPSIM_TRACES)
+#define HIPSIM_UNWATCHED __attribute__((no_sanitize_coverage))
 #else
 #define HIPSIM_UNWATCHED
 #endif
@@ -104,6 +146,7 @@ struct Call {
       do {
         current.idx.x = at;
         std::apply(call.kernel, call.args);
+        HIPSIM_THREAD_ENDS;
       } while (++at < cursor.end);
       return;
     }
@@ -111,6 +154,7 @@ struct Call {
       begin_thread(at);
       std::apply(call.kernel, call.args);
       end_thread();
+      HIPSIM_THREAD_ENDS;
     } while (++at < cursor.end);
   }
   static void destroy(void* self) { delete static_cast<Call*>(self); }
@@ -151,15 +195,18 @@ struct Met {
   std::uint64_t ballot = 0;  ///< lanes whose value is not 0
   std::uint64_t active = 0;  ///< lanes that are there
 };
-Met meet(std::uint64_t value, int source_lane, Place place);
+/// `keeps_calls`: HIPSIM_KEEPS_CALLS of the file that the operation is in.
+HIPSIM_CONVERGENT Met meet(std::uint64_t value, int source_lane, Place place, bool keeps_calls);
 int lane_id();
+/// Counts an atomic operation among the steps of a kernel.
+void count_step();
 
 template <class T>
 T shuffle(T value, int source_lane, Place place) {
   static_assert(std::is_arithmetic_v<T> && sizeof(T) <= sizeof(std::uint64_t));
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
-  bits = meet(bits, source_lane, place).value;
+  bits = meet(bits, source_lane, place, HIPSIM_KEEPS_CALLS).value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
@@ -174,7 +221,10 @@ inline const int& warpSize = hipsim::detail::warp_size;
 
 // g++ has to be told to inline a kernel in the loop over its threads, which clang does by itself: a return from a
 // kernel that other threads ran in between is one the processor mispredicts. 20 instead of 25 us, see bench/.
-#if defined(__clang__) || defined(__SANITIZE_ADDRESS__)
+// A kernel that tells its blocks stays a function of its own: the loop is not to be told.
+#if defined(HIPSIM_TRACES)
+#define HIPSIM_INLINED __attribute__((noinline))
+#elif defined(__clang__) || defined(__SANITIZE_ADDRESS__)
 #define HIPSIM_INLINED
 #else
 #define HIPSIM_INLINED __attribute__((flatten))
@@ -194,13 +244,14 @@ inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline int __lane_id() { return hipsim::detail::lane_id(); }
 
-// Lanes of a warp meet when no thread of the block can go on without: those at one place, and the others wait for their
-// turn. The first in turn are those at the lowest line of the file; where lanes wait in several files, of the file of
-// the lowest lane. So a warp is together again behind a branch or a loop that only some lanes have gone through:
+// Lanes of a warp meet when no thread of the block can go on without, and only those that are at the same operation on
+// the same path: the same calls, the same round of every loop around them. So a warp is together again behind a branch
+// or a loop that only some lanes have gone through:
 //   if (__lane_id() < 16) x = __shfl(x, 0);  // 16 lanes meet
 //   mask = __ballot(1);                      // and then all
-// Lanes in the two branches of an `if` meet branch by branch, and those at a barrier or gone never. It is a rule of
-// lines and not of the program's flow: lanes that `continue` a loop past others are not waited for at its top.
+// Those that can still come to where others wait go first. The two branches of an `if` meet one after the other, also
+// on one line or in a function that both call; lanes that `continue` a loop are waited for in its next round. Where the
+// path cannot be told, it is reported. hipsim's README says what that takes.
 template <class T>
 T __shfl(T value, int source_lane, int width = warpSize, HIPSIM_PLACE) {
   const int self = hipsim::detail::lane_id();
@@ -225,13 +276,13 @@ T __shfl_xor(T value, int mask, int width = warpSize, HIPSIM_PLACE) {
   return hipsim::detail::shuffle(value, source >= ((self + width) & ~(width - 1)) ? self : source, place);
 }
 inline unsigned long long __ballot(int predicate, HIPSIM_PLACE) {
-  return hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place).ballot;
+  return hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place, HIPSIM_KEEPS_CALLS).ballot;
 }
 inline int __any(int predicate, HIPSIM_PLACE) {
-  return hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place).ballot != 0;
+  return hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place, HIPSIM_KEEPS_CALLS).ballot != 0;
 }
 inline int __all(int predicate, HIPSIM_PLACE) {
-  const hipsim::detail::Met met = hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place);
+  const hipsim::detail::Met met = hipsim::detail::meet(predicate != 0 ? 1 : 0, 0, place, HIPSIM_KEEPS_CALLS);
   return met.ballot == met.active;
 }
 
@@ -251,6 +302,7 @@ namespace hipsim::detail {
 
 template <class T, class Change>
 T change(T* at, Change next) {
+  count_step();
   T old;
   __atomic_load(at, &old, __ATOMIC_ACQUIRE);
   T wanted = next(old);
@@ -260,28 +312,35 @@ T change(T* at, Change next) {
 
 }  // namespace hipsim::detail
 
-#define HIPSIM_ATOMICS(T)                                                                          \
-  inline T atomicAdd(T* at, T value) { return __atomic_fetch_add(at, value, __ATOMIC_ACQ_REL); }   \
-  inline T atomicSub(T* at, T value) { return __atomic_fetch_sub(at, value, __ATOMIC_ACQ_REL); }   \
-  inline T atomicAnd(T* at, T value) { return __atomic_fetch_and(at, value, __ATOMIC_ACQ_REL); }   \
-  inline T atomicOr(T* at, T value) { return __atomic_fetch_or(at, value, __ATOMIC_ACQ_REL); }     \
-  inline T atomicXor(T* at, T value) { return __atomic_fetch_xor(at, value, __ATOMIC_ACQ_REL); }   \
-  inline T atomicExch(T* at, T value) { return __atomic_exchange_n(at, value, __ATOMIC_ACQ_REL); } \
-  inline T atomicMin(T* at, T value) {                                                             \
-    return hipsim::detail::change(at, [value](T old) { return value < old ? value : old; });       \
-  }                                                                                                \
-  inline T atomicMax(T* at, T value) {                                                             \
-    return hipsim::detail::change(at, [value](T old) { return value > old ? value : old; });       \
-  }                                                                                                \
-  inline T atomicCAS(T* at, T compare, T value) {                                                  \
-    __atomic_compare_exchange_n(at, &compare, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);   \
-    return compare;                                                                                \
+#define HIPSIM_ATOMIC(name, T, builtin)          \
+  inline T name(T* at, T value) {                \
+    hipsim::detail::count_step();                \
+    return builtin(at, value, __ATOMIC_ACQ_REL); \
+  }
+#define HIPSIM_ATOMICS(T)                                                                        \
+  HIPSIM_ATOMIC(atomicAdd, T, __atomic_fetch_add)                                                \
+  HIPSIM_ATOMIC(atomicSub, T, __atomic_fetch_sub)                                                \
+  HIPSIM_ATOMIC(atomicAnd, T, __atomic_fetch_and)                                                \
+  HIPSIM_ATOMIC(atomicOr, T, __atomic_fetch_or)                                                  \
+  HIPSIM_ATOMIC(atomicXor, T, __atomic_fetch_xor)                                                \
+  HIPSIM_ATOMIC(atomicExch, T, __atomic_exchange_n)                                              \
+  inline T atomicMin(T* at, T value) {                                                           \
+    return hipsim::detail::change(at, [value](T old) { return value < old ? value : old; });     \
+  }                                                                                              \
+  inline T atomicMax(T* at, T value) {                                                           \
+    return hipsim::detail::change(at, [value](T old) { return value > old ? value : old; });     \
+  }                                                                                              \
+  inline T atomicCAS(T* at, T compare, T value) {                                                \
+    hipsim::detail::count_step();                                                                \
+    __atomic_compare_exchange_n(at, &compare, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); \
+    return compare;                                                                              \
   }
 HIPSIM_ATOMICS(int)
 HIPSIM_ATOMICS(unsigned int)
 HIPSIM_ATOMICS(unsigned long)
 HIPSIM_ATOMICS(unsigned long long)
 #undef HIPSIM_ATOMICS
+#undef HIPSIM_ATOMIC
 
 inline float atomicAdd(float* at, float value) {
   return hipsim::detail::change(at, [value](float old) { return old + value; });

@@ -28,6 +28,11 @@ enum class Rules : std::uint8_t {
 };
 [[nodiscard]] const char* name(Rules rules);
 
+/// Points a block may pass until it is taken for endless: barriers, warp operations, atomics, and the blocks of a
+/// kernel that tells them, each counted for each thread. 1024 threads with 100,000 each stay below it; a loop without
+/// end comes to it in seconds.
+inline constexpr std::uint64_t default_max_steps = std::uint64_t{1} << 27;
+
 struct Config {
   /// Orders threads of a block between barriers, blocks of a grid, and ready streams, and chooses the junk in fresh
   /// memory. 0: the plain order, ascending.
@@ -37,6 +42,10 @@ struct Config {
   int warp_size = 64;                                       ///< 32 or 64
   int num_devices = 1;                                      ///< 0: every call but the queries answers hipErrorNoDevice
   std::size_t device_memory_bytes = std::size_t{64} << 30;  ///< beyond it hipMalloc answers hipErrorOutOfMemory
+  /// Lanes of a warp take turns at each point that a kernel tells (hipsim's README says how), as on AMD's GPUs: a lane
+  /// may read what another of its warp wrote before, without a barrier. ThreadSanitizer then finds races between warps.
+  bool lockstep = false;
+  std::uint64_t max_steps = default_max_steps;  ///< of a block, at least 1: one that passes more is reported
 };
 
 /// Sets how the runtime behaves from now on. Queued work is finished first, as it was configured. Memory, streams and
@@ -92,6 +101,9 @@ struct Report {
     freed_host_memory,    ///< a host range of a copy was freed before the copy ran (AddressSanitizer knows)
     barrier_not_reached,  ///< threads of a block wait at a barrier that others have left out or exited past
     call_in_kernel,       ///< the API was called from a kernel or a host function
+    lanes_undecided,      ///< which lanes meet at a warp operation cannot be told, or one came late to a meeting
+    division_by_zero,     ///< an integer division in a kernel by zero, or of the lowest number by -1
+    endless_kernel,       ///< a block has passed Config::max_steps points and not ended
   };
   Kind kind{};
   std::string text;  ///< one line; names kernel, block, threads (by linear number in the block), places

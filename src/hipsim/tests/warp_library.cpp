@@ -1,0 +1,3 @@
+#include "warp_library.hpp"
+
+int library_count(int predicate) { return __popcll(__ballot(predicate)); }
