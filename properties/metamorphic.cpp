@@ -51,15 +51,16 @@ struct Rebuilt {
     batch.seq_lens_upper_bound = seq_lens_upper_bound;
   }
 
-  /// Takes a token from the last context of at least two, if there is one. `metadata` is the batch's.
-  void shorten_a_context(const attn::Metadata& metadata) {
+  /// Takes a token from the last context of at least two. False when there is none. `metadata` is the batch's.
+  bool shorten_a_context(const attn::Metadata& metadata) {
     const auto contexts = metadata.context.context_lens;
     for (std::size_t e = contexts.size(); e-- > 0;) {
       if (contexts[e] < 2) continue;
       std::vector<std::int32_t>& lens = seq_lens.empty() ? seq_lens_upper_bound : seq_lens;
       --lens[static_cast<std::size_t>(metadata.extend.first_req) + e];
-      return;
+      return true;
     }
+    return false;
   }
 };
 
@@ -310,19 +311,15 @@ Verdict leftovers_never_reach_the_next_batch(const Built& built) {
 
 Verdict builds_stay_within_their_memory(const Built& built) {
   const attn::Batch& batch = built.batch;
-  // A builder that has just enough memory for a little less: one request, one context token.
-  const Rebuilt without_last{batch, identity(std::max(batch.num_reqs - 1, 0))};
-  Rebuilt shorter{batch, identity(batch.num_reqs)};
-  shorter.shorten_a_context(built.metadata);
-  for (const attn::Batch& smaller : {without_last.batch, shorter.batch}) {
-    attn::MetadataBuilder builder{built.max_entries};
-    // What it says does not matter.
-    static_cast<void>(builder.build(smaller));
-    const auto again = builder.build(batch);
-    if (!again) return Difference{"build on a builder that is warm", attn::message(again.error())};
-    if (auto v = compare(*again, built.metadata)) return v;
-  }
-  return std::nullopt;
+  // A builder that has just enough memory for a little less: one context token or, where there is none, one request.
+  Rebuilt smaller{batch, identity(batch.num_reqs)};
+  if (!smaller.shorten_a_context(built.metadata)) smaller = Rebuilt{batch, identity(std::max(batch.num_reqs - 1, 0))};
+  attn::MetadataBuilder builder{built.max_entries};
+  // What it says does not matter.
+  static_cast<void>(builder.build(smaller.batch));
+  const auto again = builder.build(batch);
+  if (!again) return Difference{"build on a builder that is warm", attn::message(again.error())};
+  return compare(*again, built.metadata);
 }
 
 }  // namespace properties

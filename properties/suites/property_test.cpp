@@ -104,6 +104,7 @@ void check_family(const std::string& name, std::string_view families, int max_st
 
 TEST(Property, splits_hold) { check_family("splits hold", "S", 1); }
 TEST(Property, chunked_context_holds) { check_family("chunked context holds", "C", 1); }
+TEST(Property, builds_stay_within_their_memory) { check_family("builds stay within their memory", "B", 1); }
 TEST(Property, windows_hold) { check_family("windows hold", "W", 1); }
 TEST(Property, changed_batches_agree) { check_family("changed batches agree", "M", 1); }
 TEST(Property, the_naive_implementation_agrees) { check_family("the naive implementation agrees", "O", 1); }
