@@ -185,6 +185,8 @@ Verdict check_local_contexts(const Prefills& prefills, const attn::MlaContext& p
 }  // namespace
 
 Verdict local_parts_add_up_to_the_context(const Built& built) {
+  // Only there does a reader of the finding expect it, and every other batch is spared the price.
+  if (built.batch.config.chunk_policy != attn::ChunkPolicy::mla) return std::nullopt;
   const Prefills prefills{built};
   attn::MlaContextBuilder builder;
   const auto plan = builder.build(prefills.input);
