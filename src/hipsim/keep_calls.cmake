@@ -34,14 +34,14 @@ function(hipsim_keep_calls target)
     target_compile_options(${target} INTERFACE ${HIPSIM_KEEP_CALLS_OPTIONS})
     target_compile_definitions(${target} INTERFACE HIPSIM_KEEPS_CALLS=1)
   else()
-    message(STATUS "hipsim: ${CMAKE_CXX_COMPILER} does not take the options that keep calls apart: every warp operation "
-      "will be reported")
+    message(WARNING "hipsim: ${CMAKE_CXX_COMPILER} does not take the options that keep calls apart: every warp "
+      "operation will be reported")
   endif()
 endfunction()
 
-# hipsim_trace_control_flow(target): the kernels of a target that links hipsim tell the blocks they come to. It takes that
-# for warp operations in loops, for Config::lockstep, and to end a loop without end. With clang they tell each access to
-# memory as well.
+# hipsim_trace_control_flow(target): the kernels of a target that links hipsim tell the blocks they come to. Warp
+# operations in loops need that, Config::lockstep, and the limit of steps in loops that call nothing of hipsim. clang also
+# makes them tell each access to memory.
 function(hipsim_trace_control_flow target)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${target} PRIVATE -fsanitize-coverage=edge,no-prune,trace-pc,trace-loads,trace-stores)

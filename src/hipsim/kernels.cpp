@@ -270,10 +270,11 @@ bool count_steps(std::uint64_t count, const void* code = nullptr) {
     grid.steps_left -= count;
     return true;
   }
-  const std::string where = code == nullptr ? ", the last of them at " + text_of(walk.place) : "";
+  const bool has_place = code == nullptr && walk.place.file != nullptr;
   return fail(Report::endless_kernel,
               "the block has passed " + std::to_string(runtime().config.max_steps) + " points and not ended; thread " +
-                  std::to_string(linear_index()) + " was the last to run" + (walk.place.file != nullptr ? where : ""),
+                  std::to_string(linear_index()) + " was the last to run" +
+                  (has_place ? ", at " + text_of(walk.place) : std::string{}),
               code);
 }
 

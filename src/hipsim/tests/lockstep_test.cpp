@@ -115,4 +115,25 @@ TEST_F(Lockstep, lanes_read_before_any_of_them_writes_with_clang) {
 
 #endif
 
+/// A loop that calls nothing is ended where the kernel tells its blocks.
+__global__ void waits_for_a_plain_variable(volatile int* goes_on) {
+  while (*goes_on != 0) {
+  }
+}
+TEST_F(Lockstep, a_loop_without_end_is_reported_with_its_place_in_step_and_not) {
+  for (const bool lockstep : {false, true}) {
+    start_over();
+    hipsim::Config config;
+    config.lockstep = lockstep;
+    config.max_steps = 10000;
+    EXPECT_TRUE(hipsim::configure(config));
+    int* goes_on = device_copy(std::vector<int>{1});
+    hipLaunchKernelGGL(waits_for_a_plain_variable, dim3(1), dim3(8), 0, nullptr, goes_on);
+    EXPECT_EQ(hipDeviceSynchronize(), hipErrorLaunchFailure);
+    const std::string text = take_report(hipsim::Report::endless_kernel);
+    EXPECT_TRUE(contains(text, "waits_for_a_plain_variable")) << text;
+    EXPECT_TRUE(contains(text, "the block has passed 10000 points and not ended")) << text;
+  }
+}
+
 }  // namespace

@@ -161,7 +161,7 @@ TEST_F(Endless, barriers_are_reported_with_their_place) {
   hipLaunchKernelGGL(waits_at_barriers, dim3(2), dim3(8), 0, nullptr, goes_on);
   const std::string text = take_failure(hipsim::Report::endless_kernel, "waits_at_barriers");
   EXPECT_TRUE(contains(text, "the block has passed 1000 points and not ended")) << text;
-  EXPECT_TRUE(contains(text, "the last of them at ")) << text;
+  EXPECT_TRUE(contains(text, " was the last to run, at ")) << text;
 }
 
 TEST_F(Endless, atomics_are_reported) {
