@@ -40,8 +40,8 @@ function(hipsim_keep_calls target)
 endfunction()
 
 # hipsim_trace_control_flow(target): the kernels of a target that links hipsim tell the blocks they come to. Warp
-# operations in loops need that, Config::lockstep, and the limit of steps in loops that call nothing of hipsim. clang also
-# makes them tell each access to memory.
+# operations in loops need that, Config::lockstep too, and the limit of steps in loops that call nothing of hipsim. With
+# clang they tell each access to memory as well.
 function(hipsim_trace_control_flow target)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${target} PRIVATE -fsanitize-coverage=edge,no-prune,trace-pc,trace-loads,trace-stores)
