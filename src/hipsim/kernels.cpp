@@ -935,7 +935,13 @@ bool run_kernel(const KernelLaunch& launch, watch::Strand strand) {
 }
 
 void forget_strands(watch::Strand owner) {
-  if (watch::has_thread_sanitizer()) grid.pools.forget(owner);
+  if (!watch::has_thread_sanitizer()) return;
+  // The end of an operation may be the end of a stream that it waited for. What the runtime keeps is the host's all the
+  // same.
+  const watch::Strand current = watch::current_strand();
+  if (runtime().is_running) watch::become(runtime().host_strand);
+  grid.pools.forget(owner);
+  watch::become(current);
 }
 
 void detail::launch(const char* name, const Work& work, dim3 grid_dims, dim3 block, std::size_t shared_bytes,
