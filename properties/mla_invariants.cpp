@@ -21,7 +21,7 @@ struct Prefills {
   attn::MlaContextInput input;
 
   explicit Prefills(const Built& built) {
-    constexpr std::int32_t longest = 256;
+    constexpr std::int32_t longest = 100;
     for (const naive::Row& row : built.rows) {
       // The rows' sum fits int32, as the batch was built.
       query_start_loc.push_back(query_start_loc.back() + row.query_len);
@@ -175,8 +175,11 @@ Verdict check_local_contexts(const Prefills& prefills, const attn::MlaContext& p
   for (std::size_t req = 0; req < prefills.context_lens.size() && prefills.ranks() > 1; ++req) {
     const auto of_ranks = plan.local_context_lens[static_cast<std::int64_t>(req)];
     if (auto v = compare("ranks of local_context_lens", std::ssize(of_ranks), prefills.ranks())) return v;
-    const std::int64_t sum = std::accumulate(of_ranks.begin(), of_ranks.end(), std::int64_t{0});
-    if (auto v = compare(fmt::format("local_context_lens of request {}", req), sum, prefills.context_lens[req]))
+    std::vector<std::int32_t> dealt(of_ranks.size());
+    for (std::int64_t token = 0; token < prefills.context_lens[req]; ++token)
+      ++dealt[static_cast<std::size_t>(token / prefills.input.interleave % prefills.ranks())];
+    if (auto v = compare(fmt::format("local_context_lens of request {}", req), of_ranks,
+                         std::span<const std::int32_t>{dealt}))
       return v;
   }
   return std::nullopt;

@@ -35,7 +35,7 @@ struct Config {
   std::optional<std::int32_t>
       window_left;  ///< sliding window: keys to the left of a query token, itself not counted. >= 0
   ChunkPolicy chunk_policy = ChunkPolicy::equal_share;
-  /// Every slice of a context starts on a multiple of it. A kernel that divides a start by the page size of the KV
+  /// Every slice of a context that is not empty starts on a multiple of it. A kernel that divides a start by the page size of the KV
   /// cache needs that page size here, or it reads other tokens. >= 1
   std::int32_t chunk_alignment = 1;
 

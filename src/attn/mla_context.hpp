@@ -19,7 +19,7 @@ struct MlaContextInput {
   std::int32_t workspace_tokens = 0;              ///< context tokens one chunk can gather, on all ranks together
   std::int32_t block_size = 1;                    ///< tokens of a KV block: a chunk starts on one
   std::int32_t dcp_size = 1;                      ///< ranks of decode context parallelism
-  std::int32_t interleave = 1;                    ///< tokens that a rank gets in turn; not read with one rank
+  std::int32_t interleave = 1;                    ///< tokens that a rank gets in turn
 };
 
 /// One chunk: slices of the contexts of consecutive requests. Only the first may have begun in an earlier chunk, and

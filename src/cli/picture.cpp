@@ -409,26 +409,22 @@ std::string indented(const std::vector<std::string>& lines) {
   return out;
 }
 
-/// Tokens of the step that no request owns, wherever the split counts them.
-std::int32_t num_surplus_tokens(const attn::Metadata& metadata) {
-  return metadata.split.num_padding_tokens + metadata.split.num_decode_tokens - metadata.decode.num_tokens;
-}
-
 std::string region_table(const attn::Metadata& metadata) {
   std::vector<Cells> rows{{"region", "requests", "tokens", "query_len", "seq_len"}};
-  const auto add = [&](std::string_view name, const attn::Region& region) {
-    Cells row{std::string{name}, std::to_string(region.num_reqs), std::to_string(region.num_tokens)};
+  const attn::Split& split = metadata.split;
+  const auto add = [&](std::string_view name, const attn::Region& region, std::int32_t num_tokens) {
+    Cells row{std::string{name}, std::to_string(region.num_reqs), std::to_string(num_tokens)};
     if (region.num_reqs > 0) {
       row.push_back(range(region.min_query_len, region.max_query_len));
       row.push_back(range(region.min_seq_len, region.max_seq_len));
     }
     rows.push_back(std::move(row));
   };
-  add("decode", metadata.decode);
-  add("extend", metadata.extend);
-  add("prefill", metadata.prefill);
-  const std::int32_t surplus = num_surplus_tokens(metadata);
-  rows.push_back({"padding", std::to_string(metadata.split.num_padding), surplus > 0 ? std::to_string(surplus) : ""});
+  add("decode", metadata.decode, split.num_decode_tokens);
+  add("extend", metadata.extend, split.num_extend_tokens);
+  add("prefill", metadata.prefill, split.num_prefill_tokens);
+  rows.push_back({"padding", std::to_string(split.num_padding),
+                  split.num_padding_tokens > 0 ? std::to_string(split.num_padding_tokens) : ""});
   return indented(align(rows, "lrrrr"));
 }
 
